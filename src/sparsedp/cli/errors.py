@@ -1,0 +1,29 @@
+"""Bad input at the command line: one clear line and exit code 2, never a traceback."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+import typer
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def refuse_bad_input(command: Callable[P, R]) -> Callable[P, R]:
+    """Turn the errors a person can act on into one line on standard error and exit code 2."""
+
+    @functools.wraps(command)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
+        from sparsedp.accounting import BudgetExceeded
+
+        try:
+            return command(*args, **kwargs)
+        except (ValueError, OSError, BudgetExceeded) as error:
+            line = " ".join(str(error).split()) or type(error).__name__
+            typer.echo(f"sparsedp: {line}", err=True)
+            raise typer.Exit(2) from error
+
+    return guarded

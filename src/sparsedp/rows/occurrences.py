@@ -1,0 +1,60 @@
+"""Where the examples of a batch read a table, and the gradient that comes back to each reading."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Occurrences:
+    """The readings of one table by one batch, flat: reading number n is ``ids[n]``, read by ``examples[n]``.
+
+    The gradient of the loss with respect to what reading n put into its layer's output is
+    ``scales[n] * output_grads[sources[n]]``. A plain embedding has ``sources = None`` (reading n owns
+    ``output_grads[n]``) and no scales; in a bag all readings share their bag's gradient and the mean
+    or the per-sample weights are the scales. Readings that receive no gradient (padding) are left out.
+    """
+
+    ids: Tensor
+    """int64, one per reading."""
+    examples: Tensor
+    """int64, which example (dimension 0 of the batch) reads; ascending within one call of a layer."""
+    output_grads: Tensor
+    """One row per reading, or per bag where ``sources`` is given."""
+    sources: Tensor | None = None
+    scales: Tensor | None = None
+    distinct: bool = False
+    """True where no example can read the same row twice (one id an example): nothing to deduplicate."""
+
+    def __len__(self) -> int:
+        return int(self.ids.numel())
+
+    @staticmethod
+    def concatenate(calls: Sequence[Occurrences]) -> Occurrences:
+        """All readings of several calls of a layer (or of layers that share a table) in one batch."""
+        if len(calls) == 1:
+            return calls[0]
+        sources, base = [], 0
+        for call in calls:
+            own = call.sources if call.sources is not None else torch.arange(len(call))
+            sources.append(own + base)
+            base += call.output_grads.shape[0]
+        scales = None
+        if any(call.scales is not None for call in calls):
+            scales = torch.cat(
+                [
+                    call.scales if call.scales is not None else call.output_grads.new_ones(len(call))
+                    for call in calls
+                ]
+            )
+        return Occurrences(
+            ids=torch.cat([call.ids for call in calls]),
+            examples=torch.cat([call.examples for call in calls]),
+            output_grads=torch.cat([call.output_grads for call in calls]),
+            sources=torch.cat(sources),
+            scales=scales,
+        )
