@@ -1,1 +1,17 @@
+"""Per-example clipped gradients without per-example gradients."""
 
+from sparsedp.clipping.capture import Capture, Captured, Table
+from sparsedp.clipping.gradient import PerExampleGradient
+from sparsedp.clipping.materialised import Materialised
+from sparsedp.clipping.outer_products import OuterProducts
+from sparsedp.clipping.unsupported import UnsupportedModule
+
+__all__ = [
+    "Capture",
+    "Captured",
+    "Materialised",
+    "OuterProducts",
+    "PerExampleGradient",
+    "Table",
+    "UnsupportedModule",
+]

@@ -1,1 +1,65 @@
+"""Each DP primitive on plain numpy arrays: the private data first, public parameters by keyword, a stream.
 
+Every mechanism ``m`` has a companion ``m_event`` that states its price as an event for the accountant. Those
+that range over very many rows take ``(ids, values, size)`` and never touch the rest.
+"""
+
+from sparsedp.mechanisms.batch_clip import batch_clip_sensitivity
+from sparsedp.mechanisms.exponential import exponential, exponential_event, exponential_top_k
+from sparsedp.mechanisms.gaussian import (
+    gaussian,
+    gaussian_event,
+    gaussian_on_grid,
+    gaussian_on_grid_event,
+    gaussian_std,
+)
+from sparsedp.mechanisms.laplace import laplace, laplace_event, laplace_on_grid, laplace_on_grid_event
+from sparsedp.mechanisms.noisy_max import report_noisy_max, report_noisy_max_event
+from sparsedp.mechanisms.permute_and_flip import permute_and_flip, permute_and_flip_event
+from sparsedp.mechanisms.projections import Ball, Box, Simplex, project_l1_ball, project_linf
+from sparsedp.mechanisms.sparse_vector import numeric_sparse, sparse_vector, sparse_vector_event
+from sparsedp.mechanisms.thresholded_counts import thresholded_counts, thresholded_counts_event
+from sparsedp.mechanisms.top_k import (
+    top_k_gaussian,
+    top_k_gaussian_event,
+    top_k_gumbel,
+    top_k_gumbel_event,
+    top_k_laplace,
+    top_k_laplace_event,
+)
+
+__all__ = [
+    "Ball",
+    "Box",
+    "Simplex",
+    "batch_clip_sensitivity",
+    "exponential",
+    "exponential_event",
+    "exponential_top_k",
+    "gaussian",
+    "gaussian_event",
+    "gaussian_on_grid",
+    "gaussian_on_grid_event",
+    "gaussian_std",
+    "laplace",
+    "laplace_event",
+    "laplace_on_grid",
+    "laplace_on_grid_event",
+    "numeric_sparse",
+    "permute_and_flip",
+    "permute_and_flip_event",
+    "project_l1_ball",
+    "project_linf",
+    "report_noisy_max",
+    "report_noisy_max_event",
+    "sparse_vector",
+    "sparse_vector_event",
+    "thresholded_counts",
+    "thresholded_counts_event",
+    "top_k_gaussian",
+    "top_k_gaussian_event",
+    "top_k_gumbel",
+    "top_k_gumbel_event",
+    "top_k_laplace",
+    "top_k_laplace_event",
+]

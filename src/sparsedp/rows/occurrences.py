@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ class Occurrences:
     ids: Tensor
     """int64, one per reading."""
     examples: Tensor
-    """int64, which example (dimension 0 of the batch) reads; ascending within one call of a layer."""
+    """int64, which example (dimension 0 of the batch) reads; ascending."""
     output_grads: Tensor
     """One row per reading, or per bag where ``sources`` is given."""
     sources: Tensor | None = None
@@ -35,7 +35,7 @@ class Occurrences:
 
     @staticmethod
     def concatenate(calls: Sequence[Occurrences]) -> Occurrences:
-        """All readings of several calls of a layer (or of layers that share a table) in one batch."""
+        """All readings of several calls of a layer (or of layers that share a table), example after example."""
         if len(calls) == 1:
             return calls[0]
         sources, base = [], 0
@@ -51,10 +51,26 @@ class Occurrences:
                     for call in calls
                 ]
             )
+        examples, order = torch.sort(torch.cat([call.examples for call in calls]), stable=True)
         return Occurrences(
-            ids=torch.cat([call.ids for call in calls]),
-            examples=torch.cat([call.examples for call in calls]),
+            ids=torch.cat([call.ids for call in calls])[order],
+            examples=examples,
             output_grads=torch.cat([call.output_grads for call in calls]),
-            sources=torch.cat(sources),
-            scales=scales,
+            sources=torch.cat(sources)[order],
+            scales=None if scales is None else scales[order],
+        )
+
+    def after(self, examples: int) -> Occurrences:
+        """The same readings in a batch where ``examples`` others come first."""
+        return replace(self, examples=self.examples + examples) if examples else self
+
+    def of_examples(self, kept: Tensor) -> Occurrences:
+        """Only the readings of the examples that ``kept`` (bool, one per example) flags."""
+        chosen = kept[self.examples].nonzero().flatten()
+        return replace(
+            self,
+            ids=self.ids[chosen],
+            examples=self.examples[chosen],
+            sources=chosen if self.sources is None else self.sources[chosen],
+            scales=None if self.scales is None else self.scales[chosen],
         )

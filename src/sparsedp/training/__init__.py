@@ -1,1 +1,20 @@
+"""Private training: the engine, Poisson loading, the private optimiser, checkpoints."""
 
+from sparsedp.training.engine import PrivacyEngine
+from sparsedp.training.loader import PoissonLoader
+from sparsedp.training.monitor import EpsilonMeter, TensorBoardMonitor
+from sparsedp.training.optimizer import Diagnostics, LastStep, PrivateOptimizer
+from sparsedp.training.private import Private
+from sparsedp.training.rowwise_adagrad import RowWiseAdagrad
+
+__all__ = [
+    "Diagnostics",
+    "EpsilonMeter",
+    "LastStep",
+    "PoissonLoader",
+    "Private",
+    "PrivacyEngine",
+    "PrivateOptimizer",
+    "RowWiseAdagrad",
+    "TensorBoardMonitor",
+]

@@ -1,0 +1,7 @@
+"""The error of a budget that would be passed."""
+
+from __future__ import annotations
+
+
+class BudgetExceeded(RuntimeError):
+    """Raised *before* a release that would pass the privacy budget; nothing has been spent by the refused call."""

@@ -1,0 +1,69 @@
+"""Several releases of one batch, as one pair: the convolution of their losses, to relative precision everywhere."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from sparsedp.accounting.grid import GridLoss, TiltedLoss, compose_self, convolve, discretise
+from sparsedp.accounting.pairs import Array, Atoms, Pair
+from sparsedp.accounting.sketch import Sketch
+
+_RESOLUTION = 0.01  # of the standard deviation of the joint loss, or of 1 where that is wider
+_MAX_POINTS = 1 << 21
+_REACH = 4.0  # a tilt is trusted this many tilted standard deviations around its mean
+_TAIL = 1e-60
+
+
+def joint(parts: Sequence[tuple[Pair, int]]) -> Pair:
+    """The product of pairs, each taken `count` times: what all of these releases of the same data reveal together.
+
+    Guarantee: dominates the product in both directions, hence may be Poisson sampled as a whole. Proof: every factor is
+    discretised upwards (`discretise`), losses of independent factors add, and P-mass lost from the window is infinite loss.
+    """
+    if len(parts) == 1 and parts[0][1] == 1:
+        return parts[0][0]
+    sketch = Sketch.of(parts, _TAIL)
+    count = sum(times for _, times in parts)
+    spread = math.sqrt(sketch.moments(0.0)[1])
+    low, high = sketch.window(_TAIL)
+    width = _RESOLUTION * min(spread, 1.0) / math.sqrt(count)
+    step = 2.0 ** math.floor(math.log2(max(width, (high - low) / _MAX_POINTS)))
+    losses = [(discretise(pair, step, _TAIL), times) for pair, times in parts]
+    return _stitched(losses, sketch, low, high, all(pair.symmetric for pair, _ in parts))
+
+
+def _stitched(
+    losses: Sequence[tuple[GridLoss, int]], sketch: Sketch, low: float, high: float, symmetric: bool
+) -> Atoms:
+    """Compose under a ladder of tilts, and take each loss from the tilt that has it in its bulk."""
+    step = losses[0][0].step
+    first, last = math.floor(low / step), math.ceil(high / step)
+    log_p = np.full(last - first + 1, -np.inf)
+    distance = np.full(last - first + 1, np.inf)
+    for tilt, mean, std in sketch.ladder(low, high, _REACH):
+        composed = convolve([compose_self(loss, times, tilt) for loss, times in losses])
+        _lay(composed, mean, std, first, log_p, distance)
+    grid = step * np.arange(first, last + 1)
+    p, q = np.exp(log_p), np.exp(log_p - grid)
+    infinity = sum(times * loss.infinity for loss, times in losses) + _TAIL
+    minus_infinity = sum(times * loss.minus_infinity for loss, times in losses) + _TAIL
+    return Atoms(grid, p, q, infinity, minus_infinity, symmetric)
+
+
+def _lay(composed: TiltedLoss, mean: float, std: float, first: int, log_p: Array, distance: Array) -> None:
+    """Write ln P-mass where this tilt's mean is nearer, in its standard deviations, than that of the tilts before."""
+    start, stop = max(composed.first, first), min(composed.first + len(composed.weights), first + len(log_p))
+    if start >= stop:
+        return
+    source = slice(start - composed.first, stop - composed.first)
+    target = slice(start - first, stop - first)
+    losses = composed.losses[source]
+    away = np.abs(losses - mean) / std
+    nearer = away < distance[target]
+    with np.errstate(divide="ignore"):
+        values = np.log(composed.weights[source]) + composed.log_scale - composed.tilt * losses
+    log_p[target] = np.where(nearer, values, log_p[target])
+    distance[target] = np.where(nearer, away, distance[target])

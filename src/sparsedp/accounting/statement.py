@@ -1,0 +1,54 @@
+"""What a privacy guarantee says: never a bare epsilon."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sparsedp.accounting.validation import check_number, check_probability
+
+ADD_OR_REMOVE_ONE = "add-or-remove-one"
+REPLACE_ONE = "replace-one"
+
+
+@dataclass(frozen=True)
+class PrivacyStatement:
+    """A guarantee with everything needed to read it: for whom, against which neighbours, on what release.
+
+    `private` is False when the numbers do not hold for the run at hand: the noise came from a known seed, or there
+    was none. `notes` carry qualifications (for instance: "valid for the final model only").
+    """
+
+    epsilon: float
+    delta: float
+    adjacency: str
+    unit: str
+    released: str
+    private: bool = True
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if check_number("epsilon", self.epsilon) < 0:
+            raise ValueError(f"epsilon must not be negative, got {self.epsilon}")
+        check_probability("delta", self.delta)
+        if self.adjacency not in (ADD_OR_REMOVE_ONE, REPLACE_ONE):
+            raise ValueError(
+                f"adjacency must be {ADD_OR_REMOVE_ONE!r} or {REPLACE_ONE!r}, got {self.adjacency!r}"
+            )
+        for name in ("unit", "released"):
+            if not getattr(self, name):
+                raise ValueError(f"{name} must not be empty: a guarantee without it cannot be read")
+        object.__setattr__(self, "notes", tuple(self.notes))
+
+    def __str__(self) -> str:
+        guarantee = (
+            f"({self.epsilon:.4g}, {self.delta:.3g})-DP, {self.adjacency} adjacency, "
+            f"unit: {self.unit}, released: {self.released}"
+        )
+        if not self.private:
+            guarantee = f"NOT PRIVATE (a run with secure noise would be {guarantee})"
+        return "; ".join([guarantee, *self.notes])
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as plain values, for JSON."""
+        return {**asdict(self), "notes": list(self.notes)}

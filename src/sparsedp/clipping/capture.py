@@ -1,0 +1,172 @@
+"""The per-example gradients of a model's backward passes, in factors."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor, nn
+
+from sparsedp.clipping.gradient import PerExampleGradient, total
+from sparsedp.clipping.layers.registry import Part, TableRule
+from sparsedp.clipping.recorder import BeforeRead, Recorder
+from sparsedp.clipping.scattered_rows import ScatteredRows
+from sparsedp.clipping.stand_in import StandIn
+from sparsedp.clipping.survey import survey
+from sparsedp.clipping.unsupported import Refusal
+from sparsedp.clipping.watch import Call, Entrance, Watch
+from sparsedp.rows.occurrences import Occurrences
+
+
+@dataclass(frozen=True)
+class Table:
+    """An embedding table: a parameter that only embedding layers use."""
+
+    name: str
+    """The qualified name of the (first) module that reads it."""
+    parameter_name: str
+    parameter: nn.Parameter
+    rows: int
+    dim: int
+
+
+@dataclass(frozen=True)
+class Captured:
+    """One backward pass."""
+
+    batch_size: int
+    scale: float
+    """The true per-example gradient is this many times the recorded one."""
+    dense: dict[str, PerExampleGradient]
+    """By parameter name; a parameter that the pass did not reach is absent."""
+    tables: dict[str, Occurrences]
+    """By table name; a table that the pass did not reach is absent."""
+
+
+class Capture:
+    """Records, until ``detach``, what every backward pass of ``module`` needs for per-example clipping.
+
+    The module trains as before, except that backward leaves no ``.grad`` on its parameters. Every call within
+    one backward pass must hold the same examples along dimension 0, in the same order: what goes through a
+    layer at position i is example i's. Two batches whose losses are added before one backward are therefore
+    taken for two views of one batch; give each its own backward.
+
+    A parameter that embedding layers alone use is a table; one that is an output layer's weight as well (a
+    tied embedding) is a dense parameter.
+    """
+
+    tables: dict[str, Table]
+    dense: dict[str, nn.Parameter]
+
+    def __init__(self, module: nn.Module, *, loss_reduction: Literal["mean", "sum"]) -> None:
+        if not isinstance(module, nn.Module):
+            raise ValueError(f"module: must be a torch.nn.Module, not {type(module).__name__}")
+        if loss_reduction not in ("mean", "sum"):
+            raise ValueError(f"loss_reduction: must be 'mean' or 'sum', not {loss_reduction!r}")
+        self._mean = loss_reduction == "mean"
+        self._module = module
+        self._recorder = Recorder(module)
+        self._names = {parameter: name for name, parameter in module.named_parameters()}
+        self._frozen = [(p, name) for p, name in self._names.items() if not p.requires_grad]
+        self._watches = survey(module, self._recorder)
+        self._classify()
+        self._handles = [
+            p.register_post_accumulate_grad_hook(self._stray)  # type: ignore[no-untyped-call]
+            for p in self._names
+            if p.requires_grad
+        ]
+        self._stand_ins: list[StandIn] = [*self._watches, Entrance(self._recorder, module)]
+        for stand_in in self._stand_ins:
+            stand_in.attach()
+
+    @property
+    def before_read(self) -> BeforeRead | None:
+        """Called with (table name, ids) before a table's module reads rows, in training and in evaluation."""
+        return self._recorder.before_read
+
+    @before_read.setter
+    def before_read(self, callback: BeforeRead | None) -> None:
+        self._recorder.before_read = callback
+
+    def take(self) -> list[Captured]:
+        """The backward passes since the last ``take``, oldest first; they are forgotten here."""
+        for parameter, name in self._frozen:
+            if parameter.requires_grad:
+                raise ValueError(
+                    f"parameter {name!r}: was frozen when the capture began and is trainable now"
+                )
+        with self._recorder.paused():
+            return [self._captured(calls) for calls in self._recorder.take()]
+
+    def detach(self) -> None:
+        """Leave the module as it was before."""
+        for stand_in in reversed(self._stand_ins):
+            stand_in.detach()
+        for handle in self._handles:
+            handle.remove()
+
+    def _classify(self) -> None:
+        users: dict[nn.Parameter, list[Watch]] = defaultdict(list)
+        for watch in self._watches:
+            for parameter in watch.parameters.values():
+                users[parameter].append(watch)
+        self.tables, self.dense = {}, {}
+        self._tables: dict[nn.Parameter, Table] = {}
+        for parameter, name in self._names.items():
+            if not parameter.requires_grad:
+                continue
+            if all(isinstance(watch.rule, TableRule) for watch in users[parameter]):
+                table = Table(users[parameter][0].name, name, parameter, *parameter.shape)
+                self._tables[parameter] = self.tables[table.name] = table
+                for watch in users[parameter]:
+                    watch.table = table.name
+            else:
+                self.dense[name] = parameter
+
+    def _captured(self, calls: list[tuple[Call, Tensor]]) -> Captured:
+        first, grad = calls[0]
+        batch = grad.shape[0]
+        for call, grad in calls:
+            if grad.dim() == 0 or grad.shape[0] != batch:
+                raise ValueError(
+                    f"batch: dimension 0 must be the examples in every layer, but {call.watch.name!r} gives "
+                    f"{list(grad.shape)} where {first.watch.name!r} has {batch} examples"
+                )
+        dense: dict[str, list[PerExampleGradient]] = defaultdict(list)
+        tables: dict[str, list[Occurrences]] = defaultdict(list)
+        for call, grad in calls:
+            for parameter, part in self._parts(call, grad):
+                table = self._tables.get(parameter)
+                if table is not None:
+                    assert isinstance(part, Occurrences)
+                    tables[table.name].append(part)
+                elif isinstance(part, Occurrences):
+                    dense[self._names[parameter]].append(ScatteredRows(part, batch, parameter.shape[0]))
+                else:
+                    dense[self._names[parameter]].append(part)
+        return Captured(
+            batch_size=batch,
+            scale=float(batch) if self._mean else 1.0,
+            dense={name: total(parts) for name, parts in dense.items()},
+            tables={name: Occurrences.concatenate(parts) for name, parts in tables.items()},
+        )
+
+    def _parts(self, call: Call, grad: Tensor) -> Iterator[tuple[nn.Parameter, Part]]:
+        watch = call.watch
+        try:
+            for name, part in watch.rule.gradients(watch.module, call.kept, grad, call.wanted):
+                yield watch.parameters[name], part
+        except Refusal as refusal:
+            raise watch.refused(refusal) from refusal
+
+    def _stray(self, parameter: Tensor) -> None:
+        if not self._module.training:
+            return
+        assert isinstance(parameter, nn.Parameter)
+        parameter.grad = None
+        raise RuntimeError(
+            f"parameter {self._names[parameter]!r}: is used outside the forward of the module that holds it, "
+            "where its per-example gradients cannot be seen; use it in that module's forward, or freeze it"
+        )

@@ -1,0 +1,117 @@
+"""The per-example gradients of one parameter over one batch, held in factors rather than made."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Self
+
+import torch
+from torch import Tensor
+
+DOUBT = 2.0**-11
+"""A squared norm found by adding terms that cancel below this share of their sizes is found again by making
+the gradient: float32 sums are exact to about 2**-22 of the sizes, so what is kept is exact to 2**-11, the
+margin that clipping leaves."""
+
+CHUNK = 1 << 23
+"""How many numbers a temporary may hold (32 MB of float32); larger work goes in pieces of whole examples."""
+
+
+class PerExampleGradient(ABC):
+    """Gradients G_0 ... G_{B-1} of one parameter, one for each example of a batch.
+
+    Guarantee: G_i is a function of example i alone, so long as the layers of the model treat the examples
+    of a batch separately; an example of weight 0 leaves no trace in a sum, whatever its gradient is (NaN
+    and infinity included).
+    """
+
+    batch_size: int
+
+    @abstractmethod
+    def squared_norms(self) -> Tensor:
+        """``||G_i||^2`` for each example: (B,), float32 (float64 where the layer computes in float64)."""
+
+    def accumulate(self, out: Tensor, weights: Tensor) -> None:
+        """``out += sum_i weights[i] * G_i``, in place; ``weights`` is (B,)."""
+        if bool(weights.all()):
+            self._add_to(out, weights)
+        else:
+            # 0 * NaN is NaN: what has no weight must not enter the sum at all.
+            kept = weights.nonzero().flatten()
+            self.select(kept)._add_to(out, weights[kept])
+
+    @abstractmethod
+    def select(self, examples: Tensor) -> Self:
+        """The gradients of these examples alone, in this order."""
+
+    @abstractmethod
+    def instantiate(self) -> Tensor:
+        """Every G_i, made: (B, *shape of the parameter)."""
+
+    @abstractmethod
+    def merge(self, others: Sequence[Self]) -> Self:
+        """The per-example sum with gradients of the same kind."""
+
+    @abstractmethod
+    def dot(self, other: PerExampleGradient) -> Tensor:
+        """``<G_i, H_i>`` for each example: (B,); ``other`` is of another kind."""
+
+    @abstractmethod
+    def _add_to(self, out: Tensor, weights: Tensor) -> None:
+        """``accumulate`` with weights that are not zero."""
+
+
+class Sum(PerExampleGradient):
+    """The sum of gradients of different kinds: a parameter that several layers share."""
+
+    def __init__(self, parts: Sequence[PerExampleGradient]) -> None:
+        self.parts = list(parts)
+        self.batch_size = self.parts[0].batch_size
+
+    def squared_norms(self) -> Tensor:
+        """The parts' squared norms and all cross terms."""
+        own = [part.squared_norms() for part in self.parts]
+        squares = torch.stack(own).sum(0)
+        sizes = torch.stack(own).sqrt().sum(0).square()
+        for left, right in combinations(self.parts, 2):
+            squares += 2 * left.dot(right)
+        for i in (squares < DOUBT * sizes).nonzero().flatten():
+            squares[i] = self.select(i.view(1)).instantiate().to(squares.dtype).square().sum()
+        return squares
+
+    def select(self, examples: Tensor) -> Sum:
+        """See the base class."""
+        return Sum([part.select(examples) for part in self.parts])
+
+    def instantiate(self) -> Tensor:
+        """See the base class."""
+        total = self.parts[0].instantiate()
+        for part in self.parts[1:]:
+            total = total + part.instantiate()
+        return total
+
+    def merge(self, others: Sequence[Sum]) -> Sum:
+        """See the base class."""
+        return Sum([part for each in (self, *others) for part in each.parts])
+
+    def dot(self, other: PerExampleGradient) -> Tensor:
+        """See the base class."""
+        return torch.stack([part.dot(other) for part in self.parts]).sum(0)
+
+    def _add_to(self, out: Tensor, weights: Tensor) -> None:
+        for part in self.parts:
+            part._add_to(out, weights)
+
+
+def total(parts: Sequence[PerExampleGradient]) -> PerExampleGradient:
+    """The per-example sum of what several uses of one parameter contribute.
+
+    Uses of one kind merge into one; what is left of different kinds becomes a ``Sum`` with its cross terms.
+    """
+    kinds: dict[type[PerExampleGradient], list[PerExampleGradient]] = {}
+    for part in parts:
+        kinds.setdefault(type(part), []).append(part)
+    merged = [same[0].merge(same[1:]) if len(same) > 1 else same[0] for same in kinds.values()]
+    return merged[0] if len(merged) == 1 else Sum(merged)

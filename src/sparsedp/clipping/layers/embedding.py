@@ -1,0 +1,63 @@
+"""Embedding tables, read one row per id."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparsedp.clipping.layers.registry import Parts, Run, TableRule, Wanted, argument, covers
+from sparsedp.rows.occurrences import Occurrences
+
+
+def table_refusal(table: nn.Embedding | nn.EmbeddingBag) -> str | None:
+    """The options of a table that make its rows depend on more than one example."""
+    if table.max_norm is not None:
+        return (
+            "max_norm rescales rows in place whenever they are read, which shows without noise what the "
+            "batch holds; leave it out"
+        )
+    if table.scale_grad_by_freq:
+        return (
+            "scale_grad_by_freq divides by how often the batch holds an id, which ties its examples "
+            "together; leave it out"
+        )
+    return None
+
+
+@covers(nn.Embedding)
+class EmbeddingRule(TableRule):
+    """Each reading owns its part of the output's gradient and belongs to the example along dimension 0."""
+
+    def refusal(self, module: nn.Module) -> str | None:
+        """See the base class."""
+        assert isinstance(module, nn.Embedding)
+        return table_refusal(module)
+
+    def forward(self, module: nn.Module, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Ids that all examples share (positions, of shape (1, T)) are read once for each example.
+
+        Otherwise their gradient would arrive summed over the batch.
+        """
+        ids = argument(args, kwargs, 0, "input")
+        if isinstance(ids, Tensor) and ids.dim() > 1 and ids.shape[0] == 1:
+            batch = run.batch_size()
+            if batch is not None:
+                ids = ids.expand(batch, *ids.shape[1:])
+        return run.trace(ids, run.plain(ids))
+
+    def gradients(self, module: nn.Module, kept: Any, grad: Tensor, wanted: Wanted) -> Parts:
+        """See the base class."""
+        assert isinstance(module, nn.Embedding)
+        ids: Tensor = kept
+        per_example = ids.shape[1:].numel()
+        examples = torch.arange(ids.shape[0], device=ids.device)
+        if per_example != 1:
+            examples = examples.repeat_interleave(per_example)
+        flat, rows = ids.reshape(-1).long(), grad.reshape(-1, grad.shape[-1])
+        if module.padding_idx is not None:
+            read = flat != module.padding_idx
+            if not bool(read.all()):
+                flat, examples, rows = flat[read], examples[read], rows[read]
+        yield "weight", Occurrences(flat, examples, rows, distinct=per_example == 1)

@@ -1,0 +1,72 @@
+"""Embedding tables whose rows are summed or averaged over a bag of ids."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from sparsedp.clipping.layers.embedding import table_refusal
+from sparsedp.clipping.layers.registry import Parts, Run, TableRule, Wanted, argument, covers
+from sparsedp.rows.occurrences import Occurrences
+
+
+class Bags(NamedTuple):
+    """The arguments of a call."""
+
+    ids: Tensor
+    offsets: Tensor | None
+    weights: Tensor | None
+
+
+@covers(nn.EmbeddingBag)
+class EmbeddingBagRule(TableRule):
+    """A bag is an example; its readings share its gradient, times their weight or 1 / (size of the bag)."""
+
+    def refusal(self, module: nn.Module) -> str | None:
+        """See the base class."""
+        assert isinstance(module, nn.EmbeddingBag)
+        if module.mode == "max":
+            return "mode 'max' has no rule: each coordinate's gradient may reach another row; use 'sum' or 'mean'"
+        return table_refusal(module)
+
+    def forward(self, module: nn.Module, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """See the base class."""
+        output = run.plain(*args, **kwargs)
+        weights = argument(args, kwargs, 2, "per_sample_weights")
+        bags = Bags(
+            argument(args, kwargs, 0, "input"),
+            argument(args, kwargs, 1, "offsets"),
+            None if weights is None else weights.detach(),
+        )
+        return run.trace(bags, output)
+
+    def gradients(self, module: nn.Module, kept: Any, grad: Tensor, wanted: Wanted) -> Parts:
+        """See the base class."""
+        assert isinstance(module, nn.EmbeddingBag)
+        count = grad.shape[0]
+        ids, scales = kept.ids.reshape(-1).long(), kept.weights
+        sizes = _sizes(kept, count, module.include_last_offset)
+        bags = torch.arange(count, device=ids.device).repeat_interleave(sizes, output_size=ids.numel())
+        if scales is not None:
+            scales = scales.reshape(-1)
+        if module.padding_idx is not None:
+            read = ids != module.padding_idx
+            ids, bags = ids[read], bags[read]
+            scales = None if scales is None else scales[read]
+            sizes = torch.bincount(bags, minlength=count)
+        if module.mode == "mean":
+            scales = sizes.to(grad.dtype).reciprocal_()[bags]
+        distinct = bool((sizes <= 1).all())
+        yield "weight", Occurrences(ids, bags, grad, sources=bags, scales=scales, distinct=distinct)
+
+
+def _sizes(bags: Bags, count: int, include_last_offset: bool) -> Tensor:
+    """How many ids each bag holds."""
+    if bags.offsets is None:
+        return bags.ids.new_full((count,), bags.ids.shape[1], dtype=torch.int64)
+    ends = bags.offsets[1:]
+    if not include_last_offset:
+        ends = torch.cat([ends, ends.new_tensor([bags.ids.numel()])])
+    return ends - bags.offsets[:count]

@@ -1,0 +1,114 @@
+"""Any module that treats its examples separately: vector-Jacobian products of each, by vmap."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+from torch.func import functional_call, vjp, vmap
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unflatten
+
+from sparsedp.clipping.gradient import CHUNK
+from sparsedp.clipping.layers.registry import Parts, Rule, Run, Wanted
+from sparsedp.clipping.materialised import Materialised
+from sparsedp.clipping.unsupported import Refusal
+from sparsedp.clipping.vectors import wide
+
+
+class Replay(NamedTuple):
+    """A call, to be run again."""
+
+    leaves: list[Any]
+    spec: TreeSpec
+    place: int
+    """Which tensor of the output the gradient is for."""
+    output: Tensor
+    """What the call gave there."""
+
+
+class Fallback(Rule):
+    """Runs the module again, each example by itself, and makes the gradients of its own parameters.
+
+    The second run must give the output of the first: a module that mixes examples or draws random numbers
+    does not, and is refused. Hooks on the module and its children see the second run too.
+    """
+
+    parameters = None
+
+    def refusal(self, module: nn.Module) -> str | None:
+        """See the base class."""
+        if type(module).forward is nn.Module.forward:
+            return "holds parameters but has no forward of its own, so it cannot be seen where they are used"
+        return None
+
+    def forward(self, module: nn.Module, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """See the base class."""
+        kept = tree_map_only(Tensor, Tensor.detach, (args, kwargs))
+        leaves, spec = tree_flatten(kept)
+        outputs, output_spec = tree_flatten(run.plain(*args, **kwargs))
+        places = [i for i, o in enumerate(outputs) if isinstance(o, Tensor) and o.is_floating_point()]
+        if not places:
+            raise Refusal("returns no tensor that could carry a gradient")
+        for place in places:
+            output = outputs[place]
+            # A copy, since what follows may change the output in place; and a view, since an output that the
+            # module uses for another output would receive that one's gradient as well.
+            replay = Replay(leaves, spec, place, output.detach().clone())
+            outputs[place] = run.trace(replay, output.view_as(output) if len(places) > 1 else output)
+        return tree_unflatten(outputs, output_spec)
+
+    def gradients(self, module: nn.Module, kept: Any, grad: Tensor, wanted: Wanted) -> Parts:
+        """See the base class."""
+        call: Replay = kept
+        batch = grad.shape[0]
+        parameters = {name: module.get_parameter(name).detach() for name in sorted(wanted)}
+        own = [i for i, leaf in enumerate(call.leaves) if _holds_examples(leaf, batch)]
+
+        def one(inputs: list[Tensor], output_grad: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+            leaves = list(call.leaves)
+            for i, leaf in zip(own, inputs, strict=True):
+                leaves[i] = leaf.unsqueeze(0)
+            args, kwargs = tree_unflatten(leaves, call.spec)
+
+            def output(values: dict[str, Tensor]) -> Tensor:
+                found: Tensor = tree_flatten(functional_call(module, values, args, kwargs))[0][call.place]
+                return found
+
+            value, pull_back = vjp(output, parameters)  # type: ignore[misc]
+            return pull_back(output_grad.unsqueeze(0))[0], value.squeeze(0)
+
+        if batch == 0:
+            made = {name: value.new_zeros(0, *value.shape) for name, value in parameters.items()}
+        else:
+            step = max(1, CHUNK // sum(value.numel() for value in parameters.values()))
+            try:
+                made, again = vmap(one, chunk_size=step)([call.leaves[i] for i in own], grad)
+            except (RuntimeError, ValueError) as error:
+                raise Refusal(f"{_HOW}: {str(error).strip().splitlines()[0]}") from error
+            _check_same(call.output, again)
+        for name, values in made.items():
+            yield name, Materialised(values)
+
+
+_HOW = (
+    "has no rule of its own, and running it one example at a time (torch.func.vmap) fails. "
+    "Make it of layers that have rules, with any dropout in a module of its own, or freeze its parameters"
+)
+
+
+def _holds_examples(leaf: Any, batch: int) -> bool:
+    return isinstance(leaf, Tensor) and leaf.dim() > 0 and leaf.shape[0] == batch
+
+
+def _check_same(together: Tensor, alone: Tensor) -> None:
+    """An example's output must not depend on whether the others are there."""
+    together, alone = wide(together), wide(alone)
+    if together.shape == alone.shape:
+        finite = together.isfinite() & alone.isfinite()
+        size = together[finite].abs().amax() if bool(finite.any()) else together.new_zeros(())
+        if bool(((together - alone).abs() <= 1e-3 * size)[finite].all()):
+            return
+    raise Refusal(
+        "gives another output for an example by itself than for the same example in its batch: it mixes the "
+        "examples, or it is random. Its per-example gradients are not defined"
+    )

@@ -1,0 +1,100 @@
+"""Which rule finds the per-example gradients of which layer."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, Protocol
+
+from torch import Tensor, nn
+
+from sparsedp.clipping.gradient import PerExampleGradient
+from sparsedp.rows.occurrences import Occurrences
+
+Wanted = frozenset[str]
+Part = PerExampleGradient | Occurrences
+Parts = Iterator[tuple[str, Part]]
+
+
+class Run(Protocol):
+    """One call of a watched layer, as its rule sees it."""
+
+    def plain(self, *args: Any, **kwargs: Any) -> Any:
+        """The layer's own forward."""
+
+    def trace(self, kept: Any, output: Tensor) -> Tensor:
+        """Hand ``kept`` and the gradient of ``output`` to the rule's ``gradients`` after the backward pass.
+
+        What it returns takes the place of ``output``.
+        """
+
+    def batch_size(self) -> int | None:
+        """How many examples the model was called with, where that is plain from its arguments."""
+
+
+class Rule(ABC):
+    """How one kind of layer hands over its per-example gradients.
+
+    A rule has no state: everything about a call travels in what the rule keeps of it.
+    """
+
+    parameters: ClassVar[frozenset[str] | None] = frozenset({"weight", "bias"})
+    """The parameters that the rule knows; None: all that the module has."""
+    input: ClassVar[str] = "input"
+    """What the layer's forward calls its first argument."""
+    whole: ClassVar[bool] = False
+    """The rule covers the parameters of the module's descendants too (they are used without being called)."""
+
+    def refusal(self, module: nn.Module) -> str | None:
+        """Why this module cannot be trained privately as it is configured; None where it can."""
+        return None
+
+    def forward(self, module: nn.Module, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the layer, none of whose own parameters requires a gradient meanwhile, and trace its output."""
+        return run.trace(argument(args, kwargs, 0, self.input), run.plain(*args, **kwargs))
+
+    @abstractmethod
+    def gradients(self, module: nn.Module, kept: Any, grad: Tensor, wanted: Wanted) -> Parts:
+        """Each parameter (named within the module) with its per-example gradients from one call.
+
+        ``grad`` is the gradient of the traced output, with the examples along dimension 0. Only the
+        parameters in ``wanted`` are asked for; others may be left out.
+        """
+
+
+class TableRule(Rule):
+    """A rule for a layer that reads rows of a table, its parameter ``weight``, and yields ``Occurrences``."""
+
+    parameters = frozenset({"weight"})
+
+
+_RULES: dict[str, Rule] = {}
+
+
+def covers(*layers: type[nn.Module] | str) -> Callable[[type[Rule]], type[Rule]]:
+    """Class decorator: this rule is for these layers, given as classes or, not to import them, by name."""
+
+    def register(rule: type[Rule]) -> type[Rule]:
+        for layer in layers:
+            _RULES[layer if isinstance(layer, str) else _full_name(layer)] = rule()
+        return rule
+
+    return register
+
+
+def rule_of(module: nn.Module) -> Rule | None:
+    """The rule for a module's class, or for a base class whose ``forward`` it still has."""
+    for base in type(module).__mro__:
+        rule = _RULES.get(_full_name(base))
+        if rule is not None and getattr(base, "forward", None) is type(module).forward:
+            return rule
+    return None
+
+
+def argument(args: tuple[Any, ...], kwargs: dict[str, Any], place: int, name: str) -> Any:
+    """One argument of a call, however it was given; None where it was not."""
+    return args[place] if len(args) > place else kwargs.get(name)
+
+
+def _full_name(layer: type) -> str:
+    return f"{layer.__module__}.{layer.__qualname__}"

@@ -1,0 +1,48 @@
+"""Per-example gradients that are small enough to be made: biases, scales, and what the fallback returns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from sparsedp.clipping.gradient import PerExampleGradient
+from sparsedp.clipping.vectors import Vectors
+
+
+class Materialised(PerExampleGradient):
+    """G_i is ``values[i]``."""
+
+    def __init__(self, values: Tensor | Vectors) -> None:
+        self.vectors = values if isinstance(values, Vectors) else Vectors(values)
+        self.values = self.vectors.values
+        self.batch_size = self.values.shape[0]
+
+    def squared_norms(self) -> Tensor:
+        """See the base class."""
+        if self.values.dim() == 2:
+            return self.vectors.squares
+        return Vectors(self.values.reshape(self.batch_size, self.values.shape[1:].numel())).squares
+
+    def select(self, examples: Tensor) -> Materialised:
+        """See the base class."""
+        return Materialised(self.values[examples])
+
+    def instantiate(self) -> Tensor:
+        """See the base class."""
+        return self.values
+
+    def merge(self, others: Sequence[Materialised]) -> Materialised:
+        """See the base class."""
+        values = self.values
+        for other in others:
+            values = values + other.values
+        return Materialised(values)
+
+    def dot(self, other: PerExampleGradient) -> Tensor:
+        """See the base class."""
+        return other.dot(self)
+
+    def _add_to(self, out: Tensor, weights: Tensor) -> None:
+        flat = self.values.reshape(self.batch_size, out.numel()).to(out.dtype)
+        out.view(-1).addmv_(flat.t(), weights.to(out.dtype))

@@ -1,0 +1,116 @@
+"""Per-example gradients of a weight matrix that inputs are multiplied with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from sparsedp.clipping.gradient import CHUNK, DOUBT, PerExampleGradient
+from sparsedp.clipping.materialised import Materialised
+from sparsedp.clipping.vectors import Vectors, wide
+
+
+class OuterProducts(PerExampleGradient):
+    """``G_i = g_i a_i^T``, or ``sum_t g_it a_it^T`` for sequences: layer inputs a, output gradients g.
+
+    Norms without making G_i: for vectors ``||a_i||^2 ||g_i||^2``. For sequences the cheaper of
+    ``sum_{t,s} <a_t, a_s> <g_t, g_s>`` (Gram form, T^2 (I + O) multiplications an example) and making G_i
+    (T I O of them). The clipped sum ``sum_i w_i G_i`` is one matrix product either way.
+    """
+
+    def __init__(self, inputs: Tensor | Vectors, output_grads: Tensor | Vectors) -> None:
+        self.inputs = inputs if isinstance(inputs, Vectors) else Vectors(inputs)
+        self.output_grads = output_grads if isinstance(output_grads, Vectors) else Vectors(output_grads)
+        self.batch_size = self.inputs.values.shape[0]
+        self._made: Tensor | None = None
+
+    def squared_norms(self) -> Tensor:
+        """See the base class."""
+        a, g = self.inputs.values, self.output_grads.values
+        if a.dim() == 2:
+            return self.inputs.squares * self.output_grads.squares
+        length, width, height = a.shape[1], a.shape[2], g.shape[2]
+        if length * (width + height) < width * height:
+            return self._in_pieces(_gram_squares, 2 * length * length)
+        if width * height <= length * (width + height):
+            # No larger than what is already held, so kept for the sum too.
+            self._made = self.instantiate()
+            return Materialised(self._made).squared_norms()
+        return self._in_pieces(_made_squares, width * height)
+
+    def select(self, examples: Tensor) -> OuterProducts:
+        """See the base class."""
+        return OuterProducts(self.inputs.values[examples], self.output_grads.values[examples])
+
+    def instantiate(self) -> Tensor:
+        """See the base class."""
+        return _made(wide(self.inputs.values), wide(self.output_grads.values))
+
+    def merge(self, others: Sequence[OuterProducts]) -> OuterProducts:
+        """Several uses of one matrix are one longer sequence."""
+        uses = (self, *others)
+        return OuterProducts(
+            torch.cat([_sequence(use.inputs.values) for use in uses], 1),
+            torch.cat([_sequence(use.output_grads.values) for use in uses], 1),
+        )
+
+    def dot(self, other: PerExampleGradient) -> Tensor:
+        """See the base class."""
+        a, g = self.sequences()
+        if isinstance(other, Materialised):
+            made = wide(other.values).reshape(self.batch_size, g.shape[2], a.shape[2])
+            return (torch.bmm(g, made) * a).flatten(1).sum(1)
+        return other.dot(self)
+
+    def sequences(self) -> tuple[Tensor, Tensor]:
+        """Inputs (B, T, I) and output gradients (B, T, O)."""
+        return _sequence(wide(self.inputs.values)), _sequence(wide(self.output_grads.values))
+
+    def _add_to(self, out: Tensor, weights: Tensor) -> None:
+        if self._made is not None:
+            Materialised(self._made)._add_to(out, weights)
+            return
+        a, g = self.inputs.values.to(out.dtype), self.output_grads.values.to(out.dtype)
+        weights = weights.to(out.dtype).view(-1, *[1] * (a.dim() - 1))
+        # Scale the narrower of the two.
+        if a.shape[-1] < g.shape[-1]:
+            a = a * weights
+        else:
+            g = g * weights
+        g, a = g.reshape(-1, g.shape[-1]), a.reshape(-1, a.shape[-1])
+        out.view(g.shape[1], a.shape[1]).addmm_(g.t(), a)
+
+    def _in_pieces(self, squares: Callable[[Tensor, Tensor], Tensor], numbers_per_example: int) -> Tensor:
+        a, g = self.inputs.values, self.output_grads.values
+        step = max(1, CHUNK // max(1, numbers_per_example))
+        pieces = [
+            squares(wide(a[start : start + step]), wide(g[start : start + step]))
+            for start in range(0, max(1, self.batch_size), step)
+        ]
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+
+
+def _sequence(values: Tensor) -> Tensor:
+    return values if values.dim() == 3 else values.unsqueeze(1)
+
+
+def _made(a: Tensor, g: Tensor) -> Tensor:
+    return torch.bmm(_sequence(g).mT, _sequence(a))
+
+
+def _made_squares(a: Tensor, g: Tensor) -> Tensor:
+    return Materialised(_made(a, g)).squared_norms()
+
+
+def _gram_squares(a: Tensor, g: Tensor) -> Tensor:
+    aa, gg = torch.bmm(a, a.mT), torch.bmm(g, g.mT)
+    sizes = (aa.diagonal(dim1=1, dim2=2) * gg.diagonal(dim1=1, dim2=2)).sqrt().sum(1).square()
+    squares = (aa * gg).flatten(1).sum(1)
+    doubtful = (squares < DOUBT * sizes).nonzero().flatten()
+    if doubtful.numel():
+        step = max(1, CHUNK // (a.shape[2] * g.shape[2]))
+        for some in torch.split(doubtful, step):
+            squares[some] = _made_squares(a[some], g[some])
+    return squares

@@ -1,0 +1,99 @@
+"""Per-example gradients of a table that is also used as a matrix: a tied input and output embedding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from sparsedp.clipping.gradient import PerExampleGradient
+from sparsedp.clipping.materialised import Materialised
+from sparsedp.clipping.outer_products import OuterProducts
+from sparsedp.clipping.vectors import row_squares, wide
+from sparsedp.rows.occurrences import Occurrences
+
+
+class ScatteredRows(PerExampleGradient):
+    """``G_i`` holds, in each row that example i reads, the sum of the gradients of its readings."""
+
+    def __init__(self, read: Occurrences, batch_size: int, rows: int) -> None:
+        self.read = read
+        self.batch_size = batch_size
+        self.rows = rows
+
+    @cached_property
+    def _coalesced(self) -> tuple[Tensor, Tensor, Tensor]:
+        """(examples, ids, gradients), one entry for each row that an example reads, by ascending example."""
+        read = self.read
+        grads = wide(read.output_grads)
+        if read.sources is not None:
+            grads = grads[read.sources]
+        if read.scales is not None:
+            grads = grads * read.scales.unsqueeze(1)
+        keys, place = torch.unique(read.examples * self.rows + read.ids, return_inverse=True)
+        values = grads.new_zeros(keys.numel(), grads.shape[1]).index_add_(0, place, grads)
+        return keys // self.rows, keys % self.rows, values
+
+    def squared_norms(self) -> Tensor:
+        """See the base class."""
+        examples, _, values = self._coalesced
+        squares = row_squares(values)
+        return squares.new_zeros(self.batch_size).index_add_(0, examples, squares)
+
+    def select(self, examples: Tensor) -> ScatteredRows:
+        """See the base class."""
+        place = examples.new_full((self.batch_size,), -1)
+        place[examples] = torch.arange(examples.numel(), device=examples.device)
+        owner, ids, values = self._coalesced
+        kept = place[owner] >= 0
+        read = Occurrences(ids[kept], place[owner[kept]], values[kept])
+        return ScatteredRows(read, examples.numel(), self.rows)
+
+    def instantiate(self) -> Tensor:
+        """See the base class."""
+        examples, ids, values = self._coalesced
+        made = values.new_zeros(self.batch_size, self.rows, values.shape[1])
+        made[examples, ids] = values
+        return made
+
+    def merge(self, others: Sequence[ScatteredRows]) -> ScatteredRows:
+        """See the base class."""
+        read = Occurrences.concatenate([self.read, *(other.read for other in others)])
+        return ScatteredRows(read, self.batch_size, self.rows)
+
+    def dot(self, other: PerExampleGradient) -> Tensor:
+        """See the base class."""
+        if isinstance(other, OuterProducts):
+            return self._dot_outer(other)
+        examples, ids, values = self._coalesced
+        if isinstance(other, Materialised):
+            products = (wide(other.values)[examples, ids] * values).sum(1)
+            return products.new_zeros(self.batch_size).index_add_(0, examples, products)
+        return other.dot(self)
+
+    def _padded(self) -> tuple[Tensor, Tensor]:
+        """Ids (B, L) and gradients (B, L, D), each example's rows first and then zero gradients of row 0."""
+        examples, ids, values = self._coalesced
+        counts = torch.bincount(examples, minlength=self.batch_size)
+        start = counts.cumsum(0) - counts
+        place = torch.arange(examples.numel(), device=examples.device) - start[examples]
+        length = int(counts.max()) if counts.numel() else 0
+        padded_ids = ids.new_zeros(self.batch_size, length)
+        padded = values.new_zeros(self.batch_size, length, values.shape[1])
+        padded_ids[examples, place] = ids
+        padded[examples, place] = values
+        return padded_ids, padded
+
+    def _dot_outer(self, other: OuterProducts) -> Tensor:
+        """``sum over readings n and positions t of g_t[id_n] <a_t, v_n>``."""
+        a, g = other.sequences()
+        ids, values = self._padded()
+        taken = torch.gather(g, 2, ids.unsqueeze(1).expand(-1, g.shape[1], -1))
+        return (torch.bmm(a, values.mT) * taken).flatten(1).sum(1)
+
+    def _add_to(self, out: Tensor, weights: Tensor) -> None:
+        examples, ids, values = self._coalesced
+        scaled = values * weights[examples].unsqueeze(1)
+        out.index_add_(0, ids, scaled.to(out.dtype))

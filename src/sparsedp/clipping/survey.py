@@ -1,0 +1,69 @@
+"""Goes through a model once, before training: which rule sees which parameter, and what must be refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import nn
+from torch.nn.parameter import is_lazy
+from torch.nn.utils.parametrize import ParametrizationList
+
+from sparsedp.clipping.layers import Fallback, Rule, cross_example_refusal, rule_of
+from sparsedp.clipping.recorder import Recorder
+from sparsedp.clipping.stand_in import StandIn
+from sparsedp.clipping.unsupported import UnsupportedModule
+from sparsedp.clipping.watch import Watch
+
+_HOLDERS = (nn.ParameterList, nn.ParameterDict)
+
+
+def survey(root: nn.Module, recorder: Recorder) -> list[Watch]:
+    """A watch for every module with trainable parameters of its own; raises ``UnsupportedModule``."""
+    watches = []
+    for name, module in _modules(root):
+        if isinstance(vars(module).get("forward"), StandIn):
+            raise ValueError("module: its gradients are captured already; detach that capture first")
+        reason = cross_example_refusal(module)
+        if reason is not None:
+            raise UnsupportedModule(name, module, reason)
+        rule = rule_of(module) or Fallback()
+        trainable = {n: p for n, p in _own_parameters(module, rule) if p.requires_grad}
+        if trainable:
+            reason = _refusal(module, rule, trainable)
+            if reason is not None:
+                raise UnsupportedModule(name, module, reason)
+            watches.append(Watch(recorder, name, module, rule, trainable))
+    return watches
+
+
+def _modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Every module once, without those inside a module whose rule covers them and those that only hold."""
+    covered: set[nn.Module] = set()
+    for name, module in root.named_modules():
+        rule = rule_of(module)
+        if rule is not None and rule.whole:
+            covered.update(inner for inner in module.modules() if inner is not module)
+        if module not in covered and not isinstance(module, _HOLDERS):
+            yield name, module
+
+
+def _own_parameters(module: nn.Module, rule: Rule) -> Iterator[tuple[str, nn.Parameter]]:
+    """The parameters that are used by the module's own forward, by their names within it."""
+    yield from module.named_parameters(recurse=rule.whole)
+    for name, child in module.named_children():
+        if isinstance(child, _HOLDERS):
+            yield from child.named_parameters(prefix=name)
+
+
+def _refusal(module: nn.Module, rule: Rule, parameters: dict[str, nn.Parameter]) -> str | None:
+    lazy = next((name for name, parameter in parameters.items() if is_lazy(parameter)), None)
+    if lazy is not None:
+        return f"parameter {lazy!r} has no shape yet; run one batch through the model first"
+    unknown = next((name for name in parameters if name not in (rule.parameters or parameters)), None)
+    if isinstance(module, ParametrizationList) or unknown is not None:
+        which = unknown or next(iter(parameters))
+        return (
+            f"a weight is computed from parameter {which!r} (weight_norm, spectral_norm or another "
+            "parametrization), which has no rule; remove the parametrization or freeze the parameter"
+        )
+    return rule.refusal(module)

@@ -1,0 +1,17 @@
+"""What is said of a module whose per-example gradients cannot be found."""
+
+from __future__ import annotations
+
+from torch import nn
+
+
+class Refusal(ValueError):
+    """Why a rule cannot go on; it becomes an ``UnsupportedModule`` where the module's name is known."""
+
+
+class UnsupportedModule(ValueError):
+    """A module that cannot be trained privately as it stands; the message names it and says what to do."""
+
+    def __init__(self, name: str, module: nn.Module, reason: str) -> None:
+        where = f"module {name!r}" if name else "module"
+        super().__init__(f"{where} ({type(module).__name__}): {reason}")

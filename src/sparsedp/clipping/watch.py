@@ -1,0 +1,164 @@
+"""Sees what goes into a layer and the gradient that comes back, in place of the layer's weight gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparsedp.clipping.anchor import on_gradient
+from sparsedp.clipping.layers.registry import Rule, TableRule, Wanted, argument
+from sparsedp.clipping.recorder import Recorder
+from sparsedp.clipping.stand_in import StandIn
+from sparsedp.clipping.unsupported import Refusal, UnsupportedModule
+
+_running_backward: Callable[[], int] = torch._C._current_graph_task_id
+"""The number of the backward pass that is running in this thread, -1 outside of one."""
+
+
+class Watch(StandIn):
+    """While the model trains with gradients on, hands a layer's calls to its rule.
+
+    The layer's own trainable parameters do not require a gradient during its forward, so that backward never
+    multiplies out a weight's gradient.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        name: str,
+        module: nn.Module,
+        rule: Rule,
+        parameters: dict[str, nn.Parameter],
+    ) -> None:
+        super().__init__(module)
+        self.recorder = recorder
+        self.name = name
+        self.rule = rule
+        self.parameters = parameters
+        self.table: str | None = None
+        """The name of the table that the layer reads, if its parameter is one."""
+        self._all = frozenset(parameters)
+
+    def attach(self) -> None:
+        """See the base class."""
+        super().attach()
+        self.run = self._read if isinstance(self.rule, TableRule) else self.own
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's forward."""
+        if not self.recorder.listening():
+            return self.run(*args, **kwargs)
+        stilled = [parameter for parameter in self.parameters.values() if parameter.requires_grad]
+        wanted = self._all
+        if len(stilled) != len(wanted):
+            wanted = frozenset(name for name, parameter in self.parameters.items() if parameter.requires_grad)
+            if not wanted:
+                return self.run(*args, **kwargs)
+        for parameter in stilled:
+            parameter.requires_grad = False
+        try:
+            return self.rule.forward(self.module, _Run(self, wanted), args, kwargs)
+        except Refusal as refusal:
+            raise self.refused(refusal) from refusal
+        finally:
+            for parameter in stilled:
+                parameter.requires_grad = True
+
+    def refused(self, refusal: Refusal) -> UnsupportedModule:
+        """The error for the user, with the name of the module and of its parameters."""
+        parameters = ", ".join(map(repr, self.parameters))
+        return UnsupportedModule(self.name, self.module, f"{refusal} (parameters {parameters})")
+
+    def _read(self, *args: Any, **kwargs: Any) -> Any:
+        """A table's own forward, with errors that name the table."""
+        before_read = self.recorder.before_read
+        if before_read is not None and self.table is not None and not self.recorder.is_paused:
+            ids = argument(args, kwargs, 0, "input")
+            self._check(ids)
+            before_read(self.table, ids)
+        try:
+            return self.own(*args, **kwargs)
+        except (IndexError, RuntimeError):
+            # torch names neither the table nor the id; looking only after the fact costs nothing.
+            self._check(argument(args, kwargs, 0, "input"))
+            raise
+
+    def _check(self, ids: Any) -> None:
+        rows = self.parameters["weight"].shape[0]
+        if not isinstance(ids, Tensor) or ids.dtype not in (torch.int64, torch.int32):
+            kind = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
+            raise ValueError(f"table {self.name!r}: ids must be int64 or int32, not {kind}")
+        if ids.numel():
+            low, high = (int(bound) for bound in ids.aminmax())
+            if low < 0 or high >= rows:
+                wrong = low if low < 0 else high
+                raise ValueError(
+                    f"table {self.name!r}: id {wrong} is out of range, the table has {rows} rows"
+                )
+
+
+class Entrance(StandIn):
+    """In place of the whole model's forward: remembers the arguments while it runs."""
+
+    def __init__(self, recorder: Recorder, module: nn.Module) -> None:
+        super().__init__(module)
+        self._recorder = recorder
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's forward."""
+        self._recorder.arguments = (args, kwargs)
+        try:
+            return self.own(*args, **kwargs)
+        finally:
+            self._recorder.arguments = None
+
+
+class _Run:
+    """One call of a watched layer, as its rule sees it."""
+
+    __slots__ = ("_wanted", "_watch", "batch_size", "plain")
+
+    def __init__(self, watch: Watch, wanted: Wanted) -> None:
+        self._watch = watch
+        self._wanted = wanted
+        self.plain = watch.run
+        self.batch_size = watch.recorder.batch_size
+
+    def trace(self, kept: Any, output: Tensor) -> Tensor:
+        return on_gradient(output, Call(self._watch, kept, self._wanted).receive)
+
+
+class Call:
+    """What a rule keeps of one call of its layer, until the gradient comes."""
+
+    __slots__ = ("_inside", "_task", "_version", "kept", "wanted", "watch")
+
+    def __init__(self, watch: Watch, kept: Any, wanted: Wanted) -> None:
+        self.watch = watch
+        self.wanted = wanted
+        if isinstance(kept, Tensor):
+            kept = kept.detach()
+            self._version = kept._version
+        self.kept = kept
+        # A layer that runs again within a backward pass (re-entrant checkpointing) belongs to that pass.
+        self._inside = _running_backward()
+        self._task = -1
+
+    def receive(self, grad: Tensor) -> None:
+        """Called by autograd with the gradient of the traced output."""
+        task = self._inside if self._inside != -1 else _running_backward()
+        if self._task not in (-1, task):
+            raise RuntimeError(
+                f"module {self.watch.name!r}: a second backward pass runs through one forward pass, which "
+                "would clip the examples of one batch twice; add the losses and call backward once"
+            )
+        if isinstance(self.kept, Tensor) and self.kept._version != self._version:
+            raise RuntimeError(
+                f"module {self.watch.name!r}: its input was changed in place after its forward, so that the "
+                "gradient of its weight is lost; use an operation that is not in place"
+            )
+        self._task = task
+        self.watch.recorder.add(task, self, grad)

@@ -1,0 +1,191 @@
+"""How large a batch every step of bias-reduced SGD draws, and what the whole sequence costs.
+
+The sizes are powers of two with truncated geometric law and look at no data. So the sequence is drawn
+before the first gradient and cut where the budget ends: by one privacy loss distribution over all steps
+(`pld_schedule`), or by the fully adaptive filter of the paper (`filter_schedule`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sparsedp.accounting import (
+    Events,
+    GaussianDpEvent,
+    PoissonSampledDpEvent,
+    analytic_gaussian_epsilon,
+    analytic_gaussian_sigma,
+    epsilon_of,
+)
+from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE, REPLACE_ONE
+from sparsedp.accounting.validation import check_count, check_delta, check_epsilon, check_positive
+from sparsedp.mechanisms.histogram import Floats, Ints
+from sparsedp.randomness import Stream
+
+_SEARCH_PRECISION = 0.01
+"""The cut is found to one part in a hundred, always on the side of fewer steps."""
+
+
+@dataclass(frozen=True)
+class BatchSchedule:
+    """Levels N_t of the steps to come: step t draws batches at rate `2^(N_t + 1) / size`.
+
+    `noise` is kappa: a mean over an expected m examples of norm L gets noise of standard deviation `kappa L
+    / m`. The whole schedule is (`epsilon`, `delta`)-DP under `adjacency`, for gradients clipped to L.
+    `size` is a public constant, the number of examples that the rates and divisors are made for.
+    """
+
+    size: int
+    noise: float
+    levels: Ints
+    epsilon: float
+    delta: float
+    adjacency: str
+
+    @property
+    def steps(self) -> int:
+        """How many steps fit into the budget."""
+        return int(self.levels.size)
+
+    def probability(self, level: int) -> float:
+        """p_k, by which the estimator divides."""
+        return float(level_probabilities(self.size)[level])
+
+    def rate(self, level: int) -> float:
+        """q_k, the rate of the batch of this level."""
+        return float(2.0 ** (level + 1) / self.size)
+
+
+def level_probabilities(size: int) -> Floats:
+    """The truncated geometric law TGeom(M) of Definition 6.1, with M = floor(log2 size) - 1."""
+    size = check_count("size", size, minimum=2)
+    weights = 0.5 ** np.arange(size.bit_length() - 1)
+    return np.asarray(weights / weights.sum())
+
+
+def draw_levels(steps: int, *, size: int, stream: Stream) -> Ints:
+    """`steps` independent draws of TGeom(M)."""
+    edges = np.cumsum(level_probabilities(size))
+    levels = np.searchsorted(edges, stream.uniform(steps), side="right")
+    return np.minimum(levels, edges.size - 1).astype(np.int64)
+
+
+def step_events(levels: Ints, *, size: int, noise: float) -> Events:
+    """The events of these steps, add-or-remove-one.
+
+    Proof: an example is in the batch B with probability q_k and then in exactly one half, O or E. Given
+    which, it moves the mean over B by `L/2^(k+1)` against noise `kappa L/2^(k+1)` and the mean over its
+    half by `L/2^k` against `kappa L/2^k`: one Gaussian of multiplier kappa / sqrt(2). Which half is a fair
+    coin that no other part depends on, and the hockey-stick divergence is jointly convex, so the mixture
+    costs no more. The singleton batch is drawn on its own, at rate 1/n: `Poisson(1/n, Gaussian(kappa))`.
+    """
+    counts = np.bincount(levels, minlength=1)
+    events = [
+        (
+            PoissonSampledDpEvent(2.0 ** (level + 1) / size, GaussianDpEvent(noise / math.sqrt(2.0))),
+            int(count),
+        )
+        for level, count in enumerate(counts)
+        if count
+    ]
+    return [*events, (PoissonSampledDpEvent(1.0 / size, GaussianDpEvent(noise)), int(levels.size))]
+
+
+def default_noise(epsilon: float, delta: float) -> float:
+    """A kappa at which one step over all the data spends a quarter of the (zero-concentrated) budget."""
+    return 2.0 * math.sqrt(2.0) * analytic_gaussian_sigma(epsilon, delta)
+
+
+def pld_schedule(
+    *,
+    size: int,
+    epsilon: float,
+    delta: float,
+    stream: Stream,
+    noise: float | None = None,
+    max_steps: int = 100_000,
+) -> BatchSchedule:
+    """As many steps as one privacy loss distribution over all of them allows, at most `max_steps`.
+
+    Guarantee: the schedule's steps together are (epsilon, delta)-DP, add-or-remove-one, unit: example, for
+    every intermediate iterate. Proof: `step_events`; the levels and the cut depend on no data.
+    """
+    size, max_steps = check_count("size", size, minimum=2), check_count("max_steps", max_steps)
+    epsilon, delta = check_epsilon(epsilon), check_delta(delta)
+    kappa = default_noise(epsilon, delta) if noise is None else check_positive("noise", noise)
+    levels = draw_levels(max_steps, size=size, stream=stream)
+
+    def fits(steps: int) -> bool:
+        return epsilon_of(step_events(levels[:steps], size=size, noise=kappa), delta) <= epsilon
+
+    steps = _largest(fits, _guess(levels, size, kappa, epsilon, delta), max_steps)
+    if steps == 0:
+        raise ValueError(
+            f"noise must be larger: with kappa = {kappa:.4g} not one step fits into epsilon = {epsilon:.4g}"
+        )
+    return BatchSchedule(size, kappa, levels[:steps], epsilon, delta, ADD_OR_REMOVE_ONE)
+
+
+def filter_schedule(
+    *, size: int, epsilon: float, delta: float, stream: Stream, max_steps: int = 100_000
+) -> BatchSchedule:
+    """The steps that the paper's filter admits at the paper's noise (Algorithm 6, Theorem A.4).
+
+    Every release of a step is (epsilon/32, delta/16)-DP before sampling, so step t costs `eps_t = (3
+    2^(N_t+1) + 1) epsilon / (16 n)` and `delta_t` likewise; it is taken while `sqrt(2 ln(2/delta) sum
+    eps_s^2) + sum eps_s^2 / 2 <= epsilon` and `sum delta_s <= delta/2`, sums over its own N_s (the paper
+    prints N_t) and *including* the step at hand (the paper stops one step late, at half the budget).
+
+    Guarantee: (epsilon, delta)-DP, replace-one, unit: example. Proof: the noise covers a move of 2 L / m,
+    hence both replacing and removing an example; for Poisson sampling at rate q, `(ln(1 + q (e^eps - 1)), q
+    delta)` then holds for replacing by advanced joint convexity, and is at most 2 q eps for eps <= 1;
+    Whitehouse et al. 2023, theorem 1.
+    """
+    size, max_steps = check_count("size", size, minimum=2), check_count("max_steps", max_steps)
+    epsilon, delta = check_epsilon(epsilon), check_delta(delta)
+    if epsilon > 8.0:
+        raise ValueError(f"epsilon must be at most 8 for the paper's amplification bound, got {epsilon}")
+    levels = draw_levels(max_steps, size=size, stream=stream)
+    shares = (3.0 * 2.0 ** (levels + 1) + 1.0) / (16.0 * size)
+    squares = np.cumsum((epsilon * shares) ** 2)
+    spent = np.sqrt(2.0 * math.log(2.0 / delta) * squares) + squares / 2.0
+    within = (spent <= epsilon) & (np.cumsum(shares) <= 0.5)
+    steps = max_steps if within.all() else int(np.argmin(within))
+    noise = 2.0 * analytic_gaussian_sigma(epsilon / 32.0, delta / 16.0)
+    return BatchSchedule(size, noise, levels[:steps], epsilon, delta, REPLACE_ONE)
+
+
+def shortened(schedule: BatchSchedule, steps: int) -> BatchSchedule:
+    """The first `steps` of a schedule; it still states the whole budget."""
+    return replace(schedule, levels=schedule.levels[: check_count("steps", steps)])
+
+
+def _guess(levels: Ints, size: int, noise: float, epsilon: float, delta: float) -> int:
+    """About how many steps fit: in the limit each adds q^2 (e^(1/sigma^2) - 1) to the square of one mean."""
+    rates = 2.0 ** (levels + 1) / size
+    means = np.cumsum(rates**2 * math.expm1(2.0 / noise**2) + math.expm1(1.0 / noise**2) / size**2)
+    low, high = 0, levels.size
+    while low < high:
+        middle = (low + high + 1) // 2
+        fits = analytic_gaussian_epsilon(delta, math.sqrt(means[middle - 1])) <= epsilon
+        low, high = (middle, high) if fits else (low, middle - 1)
+    return max(low, 1)
+
+
+def _largest(fits: Callable[[int], bool], guess: int, limit: int) -> int:
+    """Nearly the largest number up to `limit` that fits, searched outwards from a guess."""
+    low, high = 0, limit + 1
+    probe, stride = min(guess, limit), max(1, guess // 16)
+    while high - low > max(1, int(_SEARCH_PRECISION * low)):
+        if fits(probe):
+            low, ahead = probe, probe + stride
+            probe = ahead if ahead < high else (low + high) // 2
+        else:
+            high, behind = probe, probe - stride
+            probe = behind if behind > low else (low + high) // 2
+        stride *= 2
+    return low

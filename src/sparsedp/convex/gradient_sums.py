@@ -1,0 +1,63 @@
+"""Sums of clipped sparse gradients, made and kept by their nonzero coordinates."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from sparsedp.convex.sparse_projection import SparseVector
+from sparsedp.mechanisms.histogram import Floats
+
+_SAFE = 1.0 - 2.0**-10
+"""Clipping to a little less than the bound, so that rounding never passes it."""
+
+
+def clipped_rows(rows: sparse.csr_array, l2_bound: float) -> sparse.csr_array:
+    """Every row scaled down to norm `l2_bound` if it is longer; a row with a NaN or an infinity becomes zero.
+
+    Guarantee: each row of the result is a function of its own row alone, of norm at most `l2_bound`.
+    Coordinates stored twice in a row are added first: their squares apart would understate the norm.
+    """
+    own: sparse.csr_array = sparse.csr_array(rows).astype(np.float64, copy=True)
+    own.sum_duplicates()
+    lengths = np.diff(own.indptr)
+    broken = np.repeat(_row_any(~np.isfinite(own.data), own.indptr), lengths)
+    own.data[broken] = 0.0
+    # Norms relative to each row's largest entry: squares of huge entries would overflow, tiny ones vanish.
+    largest = _row_max(np.abs(own.data), own.indptr)
+    unit = np.where(largest > 0.0, largest, 1.0)
+    squares = np.add.reduceat(np.append((own.data / np.repeat(unit, lengths)) ** 2, 0.0), own.indptr[:-1])
+    norms = unit * np.sqrt(np.where(lengths > 0, squares, 0.0))
+    factors = np.minimum(1.0, _SAFE * l2_bound / np.where(norms > 0.0, norms, 1.0))
+    own.data *= np.repeat(factors, lengths)
+    return own
+
+
+def row_sum(rows: sparse.csr_array, chosen: NDArray[np.bool_]) -> SparseVector:
+    """The sum of the chosen rows."""
+    entries = np.repeat(chosen, np.diff(rows.indptr))
+    return sum_by_id(rows.indices[entries], rows.data[entries], rows.shape[1])
+
+
+def sum_by_id(ids: NDArray[np.integer], values: Floats, size: int) -> SparseVector:
+    """Entries with the same id added up."""
+    unique, place = np.unique(ids.astype(np.int64), return_inverse=True)
+    total = np.bincount(place, weights=values, minlength=unique.size).astype(np.float64, copy=False)
+    return SparseVector(unique, total, size)
+
+
+def combine(*terms: tuple[float, SparseVector]) -> SparseVector:
+    """The linear combination `sum of factor * vector`."""
+    ids = np.concatenate([vector.ids for _, vector in terms])
+    values = np.concatenate([factor * vector.values for factor, vector in terms])
+    return sum_by_id(ids, values, terms[0][1].size)
+
+
+def _row_any(flags: NDArray[np.bool_], indptr: NDArray[np.signedinteger]) -> NDArray[np.bool_]:
+    return np.asarray(np.diff(np.append(0, np.cumsum(flags))[indptr]) > 0)
+
+
+def _row_max(magnitudes: Floats, indptr: NDArray[np.signedinteger]) -> Floats:
+    highest = np.maximum.reduceat(np.append(magnitudes, 0.0), indptr[:-1])
+    return np.where(np.diff(indptr) > 0, highest, 0.0)

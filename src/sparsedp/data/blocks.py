@@ -1,0 +1,172 @@
+"""Reading files in blocks of whole lines (plain, gzip or zstd text) or of rows (Parquet), in bounded memory.
+
+Where a block ends depends on the files alone, so a reader that starts again at a block's end sees the same blocks.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Generic, TypeVar
+
+import numpy as np
+import polars as pl
+import pyarrow.parquet as pq
+import zstandard
+
+from sparsedp.data.schema import Place, Source
+
+Content = TypeVar("Content", bytes, pl.DataFrame)
+
+BLOCK_BYTES = 32 * 2**20
+BLOCK_ROWS = 2**17
+GZIP_MAGIC = b"\x1f\x8b"
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+SAMPLE_BYTES = 2**16
+MAX_LINE_BLOCKS = 8
+
+
+@dataclass(frozen=True)
+class Block(Generic[Content]):
+    """Whole lines (or rows) of one source. `read` is how far into its file the reader was, for progress."""
+
+    start: Place
+    end: Place
+    content: Content
+    read: int
+
+    @property
+    def lines(self) -> int:
+        """How many lines it holds."""
+        return self.end.line - self.start.line
+
+
+def source_of(path: Path) -> Source:
+    """Describe a file by its name, its size and a hash of its two ends, enough to notice that it was exchanged."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        sample = file.read(SAMPLE_BYTES)
+        file.seek(max(0, size - SAMPLE_BYTES))
+        sample += file.read(SAMPLE_BYTES)
+    return Source(path.name, size, hashlib.sha256(sample).hexdigest())
+
+
+def read_text(
+    files: Sequence[Path], start: Place, *, header: bool = False, quote: str | None = None, size: int = BLOCK_BYTES
+) -> Iterator[Block[bytes]]:
+    """Yield the lines of the files from `start` on, in blocks: the whole lines of the next `size` bytes.
+
+    With a `header`, the first line of every file is passed over. With a `quote` character, a line break between
+    quotes does not end a line.
+    """
+    place = start
+    for source in range(start.source, len(files)):
+        if source != place.source:
+            place = Place(source, 0, 0, place.earlier_lines + place.line)
+        for block in _read_file(files[source], place, header, quote, size):
+            yield block
+            place = block.end
+
+
+def read_parquet(files: Sequence[Path], start: Place, *, rows: int = BLOCK_ROWS) -> Iterator[Block[pl.DataFrame]]:
+    """Yield the rows of Parquet files from `start` on, `rows` at a time; a place counts rows, not bytes."""
+    place = start
+    for source in range(start.source, len(files)):
+        if source != place.source:
+            place = Place(source, 0, 0, place.earlier_lines + place.line)
+        file = pq.ParquetFile(files[source])
+        total, size = max(1, file.metadata.num_rows), files[source].stat().st_size
+        passed = 0
+        for batch in file.iter_batches(batch_size=rows):
+            passed += batch.num_rows
+            if passed <= place.line:
+                continue
+            frame = pl.DataFrame(batch)
+            end = Place(source, passed, passed, place.earlier_lines)
+            yield Block(place, end, frame, size * passed // total)
+            place = end
+
+
+def first_line(path: Path) -> bytes:
+    """Return the first line of a text file, with its line break."""
+    with path.open("rb") as raw:
+        return _open_unpacked(raw).readline()
+
+
+def _read_file(path: Path, place: Place, header: bool, quote: str | None, size: int) -> Iterator[Block[bytes]]:
+    if header and place.byte == 0:
+        place = Place(place.source, len(first_line(path)), 1, place.earlier_lines)
+    with path.open("rb") as raw:
+        text = _open_unpacked(raw)
+        try:
+            _skip(text, place.byte)
+            rest = b""
+            while True:
+                fresh = _read(text, size - len(rest) % size)
+                data = rest + fresh
+                cut = _last_line_end(data, quote) if fresh else len(data)
+                if not cut and len(data) > MAX_LINE_BLOCKS * size:
+                    raise ValueError(f"{path}: no end of line after line {place.line}: not a text file, or an open quote")
+                if cut:
+                    whole, rest = data[:cut], data[cut:]
+                    after = _after(place, whole)
+                    yield Block(place, after, whole, raw.tell())
+                    place = after
+                else:
+                    rest = data
+                if not fresh:
+                    return
+        except (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError) as error:
+            raise ValueError(f"{path}: damaged compressed data after line {place.line} ({error})") from error
+
+
+def _open_unpacked(raw: IO[bytes]) -> IO[bytes]:
+    """Return the text behind a file, told apart by its first bytes and not by its name."""
+    magic = raw.read(4)
+    raw.seek(0)
+    if magic.startswith(GZIP_MAGIC):
+        return io.BufferedReader(gzip.GzipFile(fileobj=raw))
+    if magic == ZSTD_MAGIC:
+        return io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True))
+    return raw
+
+
+def _after(place: Place, text: bytes) -> Place:
+    breaks = int(np.count_nonzero(np.frombuffer(text, np.uint8) == ord("\n")))
+    lines = breaks + (not text.endswith(b"\n"))
+    return Place(place.source, place.byte + len(text), place.line + lines, place.earlier_lines)
+
+
+def _read(text: IO[bytes], size: int) -> bytes:
+    """Read exactly `size` bytes unless the text ends: block ends must not depend on how a decompressor portions."""
+    pieces = []
+    while size > 0 and (piece := text.read(size)):
+        pieces.append(piece)
+        size -= len(piece)
+    return b"".join(pieces)
+
+
+def _skip(text: IO[bytes], count: int) -> None:
+    if isinstance(text, io.BufferedReader) and isinstance(text.raw, io.FileIO):
+        text.seek(count, os.SEEK_SET)
+        return
+    while count > 0 and (passed := len(_read(text, min(count, BLOCK_BYTES)))):
+        count -= passed
+
+
+def _last_line_end(data: bytes, quote: str | None) -> int:
+    """Return the length of the whole lines in `data`: up to the last line break that stands outside quotes."""
+    end = data.rfind(b"\n") + 1
+    if quote is None or not end:
+        return end
+    quotes = np.flatnonzero(np.frombuffer(data, np.uint8) == ord(quote))
+    while end and (before := int(np.searchsorted(quotes, end))) % 2:
+        # The break lies inside quotes that opened at the last quote before it: go back to the line that holds it.
+        end = data.rfind(b"\n", 0, int(quotes[before - 1])) + 1
+    return end

@@ -1,0 +1,99 @@
+"""How often each of very many values occurs, in bounded memory: sorted runs on disk, merged range by range."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparsedp.data.parts import write_whole
+from sparsedp.data.schema import Place
+
+Ints = NDArray[np.int64]
+Histogram = tuple[Ints, Ints]
+"""Distinct ids in ascending order, and their counts."""
+
+RUN_ENTRIES = 2**24
+_STATE = "state.json"
+
+
+def histogram(ids: Ints, weights: Ints | None = None) -> Histogram:
+    """Return the distinct ids and how often each occurs (or the sum of its weights)."""
+    order = np.argsort(ids, kind="stable")
+    ids = ids[order]
+    first = np.flatnonzero(np.append(True, ids[1:] != ids[:-1])[: len(ids)])
+    if weights is None:
+        return ids[first], np.diff(np.append(first, len(ids)))
+    return ids[first], np.add.reduceat(weights[order], first) if len(first) else weights[:0]
+
+
+@dataclass(frozen=True)
+class Range:
+    """The counts of the ids in `low <= id < high`."""
+
+    low: int
+    high: int
+    ids: Ints
+    counts: Ints
+
+
+class ValueCounts:
+    """Counts of ids in `range(size)`, gathered block by block into a folder.
+
+    At most about `entries` (id, count) pairs are in memory; beyond that they go to disk as a sorted run, together
+    with the place in the input up to which everything is counted, from which an interrupted count goes on.
+    """
+
+    def __init__(self, folder: Path, size: int, entries: int = RUN_ENTRIES) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.size = size
+        self.counted = Place()
+        self._folder = folder
+        self._entries = entries
+        self._runs = 0
+        self._pending: list[Histogram] = []
+        if (folder / _STATE).exists():
+            state = json.loads((folder / _STATE).read_text())
+            self._runs, self.counted = state["runs"], Place(**state["counted"])
+
+    def add(self, counts: Histogram, end: Place) -> None:
+        """Add the counts of the block that ends at `end`."""
+        self._pending.append(counts)
+        self.counted = end
+        if sum(len(ids) for ids, _ in self._pending) >= self._entries:
+            self._spill()
+
+    def ranges(self) -> Iterator[Range]:
+        """Yield the total counts, cut into ranges of ids that together are `range(size)`."""
+        self._spill()
+        runs = [np.load(self._run(number), mmap_mode="r") for number in range(self._runs)]
+        bounds = self._bounds(runs)
+        for low, high in zip(bounds[:-1], bounds[1:], strict=True):
+            pieces = [run[:, slice(*np.searchsorted(run[0], (low, high)))] for run in runs]
+            together = np.concatenate([np.asarray(piece) for piece in pieces], axis=1)
+            yield Range(low, high, *histogram(together[0], together[1]))
+
+    def _bounds(self, runs: list[Ints]) -> list[int]:
+        """Cut the ids so that no range holds many more entries than fit, by looking at every 1024th of each run."""
+        looked = np.sort(np.concatenate([run[0, ::1024] for run in runs]))
+        pieces = -(-1024 * len(looked) // self._entries)
+        inner = looked[len(looked) * np.arange(1, pieces) // pieces]
+        return [0, *np.unique(inner[inner > 0]).tolist(), self.size]
+
+    def _spill(self) -> None:
+        if not self._pending and self._runs:
+            return
+        none = np.empty(0, np.int64)
+        ids, counts = zip(*self._pending, strict=True) if self._pending else ((none,), (none,))
+        run = np.stack(histogram(np.concatenate(ids), np.concatenate(counts)))
+        with self._run(self._runs).open("wb") as file:
+            np.save(file, run)
+        self._pending, self._runs = [], self._runs + 1
+        write_whole(self._folder / _STATE, json.dumps({"runs": self._runs, "counted": asdict(self.counted)}).encode())
+
+    def _run(self, number: int) -> Path:
+        return self._folder / f"run-{number:05d}.npy"

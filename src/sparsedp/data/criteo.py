@@ -1,0 +1,186 @@
+"""The Criteo click logs: tab-separated label, 13 integers, 26 values of 8 hex digits, no header, any field but the
+label possibly empty; one file (Kaggle's `train.txt`) or one a day (`day_0` ... `day_23`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from sparsedp.data.blocks import Block, read_text
+from sparsedp.data.examples import NUMERIC_RULE, Examples, Malformed, log_transform
+from sparsedp.data.hashing import Hashes, hash_of_length, mix, first_words
+from sparsedp.data.lines import Separated
+from sparsedp.data.rules import IdRule
+from sparsedp.data.schema import Feature, Place, Schema, Source
+
+LABEL = "label"
+INTEGERS = tuple(f"I{number}" for number in range(1, 14))
+CATEGORIES = tuple(f"C{number}" for number in range(1, 27))
+COLUMNS = (LABEL, *INTEGERS, *CATEGORIES)
+VOCABULARY_SIZES = (
+    *(1472, 577, 82741, 18940, 305, 23, 1172, 633, 3, 9090, 5918, 64300, 3207),
+    *(27, 1550, 44262, 10, 5485, 2161, 3, 56473, 17, 15, 27360, 104, 12934),
+)
+"""The heights of the 26 tables in the FEST paper (its Table 3)."""
+
+_TEXT = Separated(separator="\t", quote=None, columns=len(COLUMNS))
+_DAY_FILE = re.compile(r"day_(\d+)(\.|$)")
+_EVERY_BYTE = np.uint64(0x0101010101010101)
+_CASE_BITS = np.uint64(0x20) * _EVERY_BYTE
+_HIGH_BITS = np.uint64(0x80) * _EVERY_BYTE
+
+
+@dataclass(frozen=True)
+class Criteo:
+    """The reader of a set of Criteo files.
+
+    Files named `day_N` give the time column `day`; others give `row`, the position of the line in all the files,
+    for Kaggle's rows are in time order but carry no timestamp.
+    """
+
+    files: tuple[Path, ...]
+    days: tuple[int, ...] | None
+
+    @classmethod
+    def of(cls, files: Sequence[Path]) -> Criteo:
+        """Look at the file names: all of them day files, or none."""
+        found = [_DAY_FILE.search(path.name) for path in files]
+        if not any(found):
+            return cls(tuple(files), None)
+        if not all(found):
+            odd = next(path for path, match in zip(files, found, strict=True) if match is None)
+            raise ValueError(f"files: {odd.name} is not named day_N while others are")
+        return cls(tuple(files), tuple(int(match[1]) for match in found if match))
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The columns whose values become ids."""
+        return CATEGORIES
+
+    def blocks(self, start: Place) -> Iterator[Block[bytes]]:
+        """Yield the lines of the files from `start` on."""
+        return read_text(self.files, start)
+
+    def schema(self, sources: tuple[Source, ...], rules: Mapping[str, IdRule]) -> Schema:
+        """Describe the prepared columns."""
+        return Schema(
+            label=LABEL,
+            label_rule="first column, 0 or 1",
+            numeric=INTEGERS,
+            numeric_rule=NUMERIC_RULE,
+            categorical=tuple(Feature(name, rules[name].rows, rules[name].description) for name in CATEGORIES),
+            time="row" if self.days is None else "day",
+            time_unit="position of the line" if self.days is None else "day number of the file",
+            sources=sources,
+        )
+
+    def read(self, block: Block[bytes]) -> Examples:
+        """Read a block; lines that are not of the format are left out and named."""
+        try:
+            return self._read_even(block)
+        except (_OddLines, pl.exceptions.PolarsError):
+            return self._read_odd(block)
+
+    def _read_even(self, block: Block[bytes]) -> Examples:
+        """Read a block in which every line is right, which costs no more than to find that out."""
+        if not _TEXT.is_even(block.content, block.lines):
+            raise _OddLines
+        frame = _parse(block.content, pl.Int64)
+        words = [_hash_hex(frame[name]) for name in CATEGORIES]
+        labels = frame[LABEL]
+        if not (labels.is_between(0, 1).all() and labels.null_count() == 0 and all(ok.all() for _, ok in words)):
+            raise _OddLines
+        return self._examples(block, frame, [hashes for hashes, _ in words], np.arange(block.lines), [])
+
+    def _read_odd(self, block: Block[bytes]) -> Examples:
+        """Read a block that has malformed lines, keeping the others."""
+        lines = _TEXT.lines(block.content)
+        even = lines.columns == len(COLUMNS)
+        reasons = {
+            int(number): f"{columns} columns instead of {len(COLUMNS)}"
+            for number, columns in zip(lines.numbers[~even], lines.columns[~even], strict=True)
+        }
+        text, numbers = lines.keep(even), lines.numbers[even]
+        frame, written = _parse(text, pl.Int64, ignore_errors=True), _parse(text, pl.String, ignore_errors=True)
+        good = np.ones(len(numbers), bool)
+        hashes = []
+        for name in COLUMNS:
+            if name in CATEGORIES:
+                hashed, right = _hash_hex(written[name])
+                hashes.append(hashed)
+                kind = "8 hex digits"
+            elif name == LABEL:
+                right, kind = frame[name].is_between(0, 1).fill_null(False).to_numpy(), "0 or 1"
+            else:
+                right = (frame[name].is_not_null() | (written[name] == "")).to_numpy()
+                kind = "an integer"
+            for at in np.flatnonzero(good & ~right):
+                reasons[int(numbers[at])] = f"{name} is {written[name][int(at)][:40]!r}, not {kind}"
+            good &= right
+        malformed = [Malformed(block.start.line + number + 1, reasons[number]) for number in sorted(reasons)]
+        kept = frame.filter(pl.Series(good))
+        return self._examples(block, kept, [h[good] for h in hashes], numbers[good], malformed)
+
+    def _examples(
+        self,
+        block: Block[bytes],
+        frame: pl.DataFrame,
+        hashes: list[Hashes],
+        numbers: NDArray[np.int64],
+        malformed: list[Malformed],
+    ) -> Examples:
+        if self.days is None:
+            time = pl.Series("row", numbers + (block.start.earlier_lines + block.start.line))
+        else:
+            time = pl.repeat(self.days[block.start.source], len(numbers), dtype=pl.Int64, eager=True).alias("day")
+        plain = frame.select(pl.col(LABEL).cast(pl.Float32), *(log_transform(pl.col(name)) for name in INTEGERS))
+        return Examples(plain.with_columns(time), hashes, [], malformed)
+
+
+class _OddLines(Exception):
+    """Some line of the block is not of the format."""
+
+
+def _parse(text: bytes, numbers: type[pl.DataType], *, ignore_errors: bool = False) -> pl.DataFrame:
+    schema = {name: pl.String if name in CATEGORIES else numbers for name in COLUMNS}
+    return pl.read_csv(
+        text,
+        separator="\t",
+        has_header=False,
+        quote_char=None,
+        schema=schema,
+        empty_string_is_null=False,
+        encoding="utf8-lossy" if ignore_errors else "utf8",
+        ignore_errors=ignore_errors,
+    )
+
+
+def _hash_hex(values: pl.Series) -> tuple[Hashes, NDArray[np.bool_]]:
+    """Hash a column of 8 hex digits (in either case), and say which values are that or empty."""
+    chunks = [_hash_hex_words(lengths, word) for lengths, word in first_words(values)]
+    return np.concatenate([hashes for hashes, _ in chunks]), np.concatenate([right for _, right in chunks])
+
+
+def _hash_hex_words(lengths: NDArray[np.uint32], word: Hashes) -> tuple[Hashes, NDArray[np.bool_]]:
+    """Do the same for one chunk.
+
+    Eight bytes are one word, so they are tested together: where no high bit is set, adding 0x76 to a byte carries
+    into its high bit exactly if it was above 9, and likewise for the letters.
+    """
+    wide = word & _HIGH_BITS
+    not_digit = (word ^ np.uint64(0x30) * _EVERY_BYTE) + np.uint64(0x76) * _EVERY_BYTE
+    word |= _CASE_BITS
+    letter = word ^ np.uint64(0x60) * _EVERY_BYTE
+    not_letter = (letter + np.uint64(0x79) * _EVERY_BYTE) | ~(letter + np.uint64(0x7F) * _EVERY_BYTE)
+    hexadecimal = (not_digit & not_letter & _HIGH_BITS) | wide == 0
+    empty = lengths == 0
+    hashes = mix(word ^ hash_of_length(8))
+    hashes[empty] = 0
+    return hashes, (hexadecimal & (lengths == 8)) | empty

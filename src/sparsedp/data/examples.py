@@ -1,0 +1,66 @@
+"""Examples between reading and encoding: numbers ready, values hashed but not yet numbered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from sparsedp.data.hashing import Hashes
+from sparsedp.data.rules import IdRule
+from sparsedp.data.schema import Schema
+
+NUMERIC_RULE = "sign(x) * log(1 + |x|); missing: 0"
+
+
+def log_transform(value: pl.Expr) -> pl.Expr:
+    """Return sign(x) log(1 + |x|) in 32 bits, and 0 where x is missing.
+
+    A fixed rule: it looks at no other row. It is log(1 + x) for counts, and keeps negative values (Criteo's -1, -2
+    and -3 mean something other than 0) without a shift chosen from the data.
+    """
+    number = value.cast(pl.Float64)
+    return (number.sign() * number.abs().log1p()).fill_nan(None).fill_null(0.0).cast(pl.Float32)
+
+
+@dataclass(frozen=True)
+class Malformed:
+    """A line left out: its number in the file, from 1, and what is wrong with it."""
+
+    line: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Bag:
+    """The values of a multi-hot column: those of row i are `hashes[offsets[i]:offsets[i + 1]]`."""
+
+    hashes: Hashes
+    offsets: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Rows of one block: `plain` holds label, numeric columns and time in their final form, the rest is hashed."""
+
+    plain: pl.DataFrame
+    hashes: list[Hashes]
+    bags: list[Bag]
+    malformed: list[Malformed]
+
+
+def encode(examples: Examples, schema: Schema, rules: Mapping[str, IdRule]) -> pl.DataFrame:
+    """Number the values and put the columns in the order label, numeric, categorical, multi-hot, time."""
+    columns = {name: examples.plain[name] for name in (schema.label, *schema.numeric)}
+    for feature, hashes in zip(schema.categorical, examples.hashes, strict=True):
+        columns[feature.name] = pl.Series(rules[feature.name].ids(hashes))
+    for feature, bag in zip(schema.multi_hot, examples.bags, strict=True):
+        ids = rules[feature.name].ids(bag.hashes)
+        columns[feature.name] = pl.Series(pa.LargeListArray.from_arrays(bag.offsets, ids))
+    if schema.time is not None:
+        columns[schema.time] = examples.plain[schema.time]
+    return pl.DataFrame(columns)

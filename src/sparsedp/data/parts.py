@@ -1,0 +1,142 @@
+"""The folder being prepared: parts written whole or not at all, and a manifest of those that are done.
+
+A part appears under its name only when it is complete (written aside, flushed, renamed), and its line in the
+manifest only after that. Whatever stops the work (an interrupt, a kill, a full disk, a power cut), running the same
+command again keeps every part in the manifest and goes on behind the last of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import hashlib
+import io
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import polars as pl
+
+from sparsedp.data import schema as schemas
+from sparsedp.data.schema import Part, Schema
+
+MANIFEST = "manifest.jsonl"
+
+
+class PreparedFolder:
+    """A folder under preparation. The schema (without its parts) decides its content; another schema is refused."""
+
+    def __init__(self, path: Path, schema: Schema, manifest: IO[bytes], parts: list[Part]) -> None:
+        self.path = path
+        self.schema = schema
+        self.parts = parts
+        self._manifest = manifest
+
+    @classmethod
+    @contextlib.contextmanager
+    def open(cls, path: Path, schema: Schema) -> Iterator[PreparedFolder]:
+        """Begin a folder or take up one that was interrupted; only one process at a time may."""
+        with actionable_disk_errors(path):
+            path.mkdir(parents=True, exist_ok=True)
+            with (path / MANIFEST).open("a+b") as manifest:
+                _lock(manifest, path)
+                begun, parts = _read_manifest(manifest)
+                folder = cls(path, schema, manifest, parts)
+                if begun is None:
+                    folder._append(_settings(schema))
+                else:
+                    _require_same(path, begun, _settings(schema))
+                yield folder
+
+    def write(self, number: int, frame: pl.DataFrame) -> tuple[str, str]:
+        """Write part `number` whole and return its name and hash. Safe to call from several threads."""
+        packed = io.BytesIO()
+        frame.write_parquet(packed, compression="zstd", compression_level=1, statistics=False)
+        name = f"part-{number:05d}.parquet"
+        write_whole(self.path / name, packed.getvalue())
+        return name, hashlib.sha256(packed.getbuffer()).hexdigest()
+
+    def commit(self, part: Part) -> None:
+        """Record a written part; parts are recorded in the order of the input."""
+        self._append(dataclasses.asdict(part))
+        self.parts.append(part)
+
+    def finish(self) -> Schema:
+        """Write the schema, which makes the folder a prepared one."""
+        whole = dataclasses.replace(self.schema, parts=tuple(self.parts))
+        write_whole(self.path / schemas.FILE, whole.to_json().encode())
+        (self.path / MANIFEST).unlink()
+        return whole
+
+    def _append(self, record: dict[str, Any]) -> None:
+        self._manifest.write(json.dumps(record).encode() + b"\n")
+        self._manifest.flush()
+        os.fsync(self._manifest.fileno())
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file that, under its own name, is either absent or complete."""
+    aside = path.with_name(path.name + ".partial")
+    with aside.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    aside.replace(path)
+
+
+def finished(path: Path, schema: Schema) -> Schema | None:
+    """Return the schema of a folder that already holds exactly this; refuse one that holds something else."""
+    if not (path / schemas.FILE).exists():
+        return None
+    there = Schema.read(path)
+    _require_same(path, _settings(there), _settings(schema))
+    (path / MANIFEST).unlink(missing_ok=True)
+    return there
+
+
+@contextlib.contextmanager
+def actionable_disk_errors(path: Path) -> Iterator[None]:
+    """Say what to do when the disk is full."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        advice = "make room and run the same command again, the finished parts are kept"
+        raise OSError(error.errno, f"no space left in {path}: {advice}") from error
+
+
+def _settings(schema: Schema) -> dict[str, Any]:
+    """Return what must be equal for two preparations to write the same folder, in its JSON form."""
+    settings: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(dataclasses.replace(schema, parts=()))))
+    return settings
+
+
+def _require_same(path: Path, begun: dict[str, Any], settings: dict[str, Any]) -> None:
+    changed = [name for name in settings if begun.get(name) != settings[name]]
+    if changed:
+        raise ValueError(f"out: {path} was made with other {', '.join(changed)}: give another folder, or remove it")
+
+
+def _lock(manifest: IO[bytes], path: Path) -> None:
+    try:
+        fcntl.flock(manifest, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise ValueError(f"out: another process is preparing {path}") from error
+
+
+def _read_manifest(manifest: IO[bytes]) -> tuple[dict[str, Any] | None, list[Part]]:
+    """Read the settings and the parts, and cut off a last line that a kill left half-written."""
+    manifest.seek(0)
+    lines = manifest.read().splitlines(keepends=True)
+    if lines and not lines[-1].endswith(b"\n"):
+        manifest.truncate(sum(map(len, lines[:-1])))
+        lines.pop()
+    if not lines:
+        return None, []
+    settings, *parts = (json.loads(line) for line in lines)
+    return settings, [schemas.part_from_dict(part) for part in parts]

@@ -1,0 +1,112 @@
+"""From raw files to a prepared folder: read blocks, encode them on several threads, commit the parts in order."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+from sparsedp.data.blocks import Block, Content, source_of
+from sparsedp.data.examples import Examples, encode
+from sparsedp.data.parts import PreparedFolder, finished
+from sparsedp.data.rules import IdRule
+from sparsedp.data.schema import Part, Place, Schema, Source
+
+MAX_EXAMPLES = 20
+"""How many malformed lines of a part are kept with their reasons; all are counted."""
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Progress = Callable[[int], None]
+"""Called with the bytes of all the files that have been dealt with so far."""
+
+
+class Reader(Protocol, Generic[Content]):
+    """A format: which files, which features, how to cut them into blocks and how to read a block."""
+
+    @property
+    def files(self) -> tuple[Path, ...]: ...  # noqa: D102
+
+    @property
+    def features(self) -> tuple[str, ...]: ...  # noqa: D102
+
+    def blocks(self, start: Place) -> Iterator[Block[Content]]: ...  # noqa: D102
+
+    def read(self, block: Block[Content]) -> Examples: ...  # noqa: D102
+
+    def schema(self, sources: tuple[Source, ...], rules: Mapping[str, IdRule]) -> Schema: ...  # noqa: D102
+
+
+def prepare(
+    reader: Reader[Content],
+    out: str | Path,
+    rules: Mapping[str, IdRule],
+    *,
+    strict: bool = False,
+    progress: Progress = lambda done: None,
+) -> Schema:
+    """Write the files of `reader` as a prepared folder and return its schema.
+
+    Takes up an interrupted preparation behind its last finished part; the folder comes out the same, byte for byte,
+    however often it was interrupted. With `strict`, the first malformed line stops the work.
+    """
+    out = Path(out)
+    sources = tuple(source_of(path) for path in reader.files)
+    schema = reader.schema(sources, rules)
+    if (done := finished(out, schema)) is not None:
+        return done
+    with PreparedFolder.open(out, schema) as folder:
+        for part in folder.parts:
+            _check(part, schema, strict)
+        start = folder.parts[-1].end if folder.parts else Place()
+        first = len(folder.parts)
+
+        def write(item: tuple[int, Block[Content]]) -> tuple[Part, Block[Content]]:
+            number, block = item
+            return _write_part(folder, reader, rules, first + number, block), block
+
+        for part, block in in_order(write, enumerate(reader.blocks(start))):
+            _check(part, schema, strict)
+            folder.commit(part)
+            progress(sum(source.size for source in sources[: block.end.source]) + block.read)
+        if not any(part.rows for part in folder.parts):
+            raise ValueError(f"files: no rows in {', '.join(source.name for source in sources)}")
+        return folder.finish()
+
+
+def in_order(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    """Map over items on as many threads as there are cores, a few items ahead, yielding results in order."""
+    workers = os.cpu_count() or 1
+    waiting: deque[Future[Result]] = deque()
+    with ThreadPoolExecutor(workers) as pool:
+        for item in items:
+            waiting.append(pool.submit(function, item))
+            if len(waiting) > workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def _write_part(
+    folder: PreparedFolder, reader: Reader[Content], rules: Mapping[str, IdRule], number: int, block: Block[Content]
+) -> Part:
+    examples = reader.read(block)
+    frame = encode(examples, folder.schema, rules)
+    file, sha256 = folder.write(number, frame)
+    reasons = tuple((bad.line, bad.reason) for bad in examples.malformed[:MAX_EXAMPLES])
+    return Part(file, len(frame), sha256, block.start, block.end, len(examples.malformed), reasons)
+
+
+def _check(part: Part, schema: Schema, strict: bool) -> None:
+    """Stop at a malformed line where that was asked for, and at a file that is not of the format at all."""
+    if not part.malformed:
+        return
+    line, reason = part.examples[0]
+    where = f"{schema.sources[part.start.source].name}, line {line}: {reason}"
+    if strict:
+        raise ValueError(f"malformed line in {where}")
+    if part.rows == 0 and part.start.line <= 1:
+        raise ValueError(f"none of the first {part.malformed} lines can be read; {where}")

@@ -1,0 +1,86 @@
+"""From the hash of a value to its id: buckets, or a vocabulary. Row 0 is for missing (and unlisted) values."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparsedp.data.hashing import MISSING, Hashes, buckets, check_rows
+
+KEY_BITS = 40
+"""A vocabulary lists 40-bit keys (the top of the hash): 1e7 values share a key in about 45 places."""
+
+Keys = NDArray[np.int64]
+
+
+def keys_of(hashes: Hashes) -> Keys:
+    """Return the vocabulary key of every hash."""
+    return (hashes >> np.uint64(64 - KEY_BITS)).astype(np.int64)
+
+
+class IdRule(Protocol):
+    """A public rule from hashes to ids in a table of `rows` rows; `description` says all that decides it."""
+
+    @property
+    def rows(self) -> int: ...  # noqa: D102
+
+    @property
+    def description(self) -> str: ...  # noqa: D102
+
+    def ids(self, hashes: Hashes) -> NDArray[np.int32]: ...  # noqa: D102
+
+
+@dataclass(frozen=True)
+class HashRule:
+    """Ids by hash buckets: nothing is learned, every future value has an id."""
+
+    rows: int
+
+    def __post_init__(self) -> None:
+        check_rows(self.rows)
+
+    @property
+    def description(self) -> str:
+        """What decides the ids."""
+        return f"hash into {self.rows - 1} buckets"
+
+    def ids(self, hashes: Hashes) -> NDArray[np.int32]:
+        """Return the bucket of every hash."""
+        return buckets(hashes, self.rows)
+
+
+@dataclass(frozen=True, eq=False)
+class VocabularyRule:
+    """Ids by a list of keys: the i-th key has id i + 1, everything else id 0."""
+
+    keys: Keys
+
+    @property
+    def rows(self) -> int:
+        """One row a key and row 0."""
+        return len(self.keys) + 1
+
+    @property
+    def description(self) -> str:
+        """What decides the ids."""
+        digest = hashlib.sha256(np.ascontiguousarray(self.keys, "<i8").tobytes()).hexdigest()
+        return f"vocabulary of {len(self.keys)} keys, sha256 {digest}"
+
+    @cached_property
+    def _order(self) -> tuple[Keys, NDArray[np.int32]]:
+        keys, first = np.unique(self.keys, return_index=True)
+        return keys, (first + 1).astype(np.int32)
+
+    def ids(self, hashes: Hashes) -> NDArray[np.int32]:
+        """Return the place of every hash in the vocabulary."""
+        keys, ids = self._order
+        if len(keys) == 0:
+            return np.zeros(len(hashes), np.int32)
+        wanted = keys_of(hashes)
+        place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        return np.where((keys[place] == wanted) & (hashes != 0), ids[place], np.int32(MISSING))

@@ -1,0 +1,151 @@
+"""What a prepared folder holds: the columns with their roles, the rule of every id, the parts and their sources."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FILE = "schema.json"
+FORMAT = "sparsedp-clicks-1"
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A column of ids: `rows` is the height of its table, `rule` the public rule from a value to an id."""
+
+    name: str
+    rows: int
+    rule: str
+
+
+@dataclass(frozen=True)
+class Place:
+    """A point between two lines of the sources: bytes of (unpacked) text and lines of its own source before it.
+
+    `earlier_lines` counts the lines of the sources before this one.
+    """
+
+    source: int = 0
+    byte: int = 0
+    line: int = 0
+    earlier_lines: int = 0
+
+
+@dataclass(frozen=True)
+class Part:
+    """One Parquet file: the lines it came from, what it holds, and examples of the lines left out."""
+
+    file: str
+    rows: int
+    sha256: str
+    start: Place
+    end: Place
+    malformed: int = 0
+    examples: tuple[tuple[int, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Source:
+    """An input file as it was when it was read."""
+
+    name: str
+    size: int
+    sample_sha256: str
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The description of a prepared folder, stored as `schema.json` beside its parts.
+
+    `time` names the column that orders the rows (a day number, a timestamp in seconds, or the position of the line)
+    and `time_unit` says which. `vocabulary_statement` is the privacy statement of a vocabulary learned from the data.
+    """
+
+    label: str
+    label_rule: str
+    numeric: tuple[str, ...]
+    numeric_rule: str
+    categorical: tuple[Feature, ...]
+    multi_hot: tuple[Feature, ...] = ()
+    time: str | None = None
+    time_unit: str | None = None
+    sources: tuple[Source, ...] = ()
+    parts: tuple[Part, ...] = ()
+    vocabulary_statement: str | None = None
+
+    @property
+    def rows(self) -> int:
+        """How many examples the folder holds."""
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def malformed(self) -> int:
+        """How many lines were left out because they could not be read."""
+        return sum(part.malformed for part in self.parts)
+
+    @property
+    def vocabulary_sizes(self) -> tuple[int, ...]:
+        """The table heights of the categorical features, in order."""
+        return tuple(feature.rows for feature in self.categorical)
+
+    @property
+    def digest(self) -> str:
+        """A hash of everything the schema says, to tell whether a derived file still belongs to it."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    def require_same_columns(self, other: Schema) -> None:
+        """Refuse data whose columns or id rules differ from this schema's: its ids would mean something else."""
+        for what in ("label_rule", "numeric", "numeric_rule", "categorical", "multi_hot"):
+            mine, theirs = getattr(self, what), getattr(other, what)
+            if mine != theirs:
+                raise ValueError(f"data folder of another schema: {_first_difference(what, mine, theirs)}")
+
+    def to_json(self) -> str:
+        """Return the text of `schema.json`."""
+        return json.dumps({"format": FORMAT, "rows": self.rows, **dataclasses.asdict(self)}, indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Schema:
+        """Read the text of a `schema.json`."""
+        try:
+            fields: dict[str, Any] = json.loads(text)
+            if fields.pop("format") != FORMAT:
+                raise KeyError("format")
+            fields.pop("rows")
+            fields["numeric"] = tuple(fields["numeric"])
+            for name in ("categorical", "multi_hot"):
+                fields[name] = tuple(Feature(**feature) for feature in fields[name])
+            fields["sources"] = tuple(Source(**source) for source in fields["sources"])
+            fields["parts"] = tuple(part_from_dict(part) for part in fields["parts"])
+            return cls(**fields)
+        except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+            raise ValueError(f"schema: not a {FORMAT} description ({error})") from error
+
+    @classmethod
+    def read(cls, folder: str | Path) -> Schema:
+        """Read the schema of a prepared folder."""
+        path = Path(folder) / FILE
+        if not path.exists():
+            unfinished = (Path(folder) / "manifest.jsonl").exists()
+            reason = "was begun and not finished: run its `sparsedp prepare` again" if unfinished else "has no schema.json"
+            raise ValueError(f"data: {folder} is not a prepared folder: it {reason}")
+        return cls.from_json(path.read_text())
+
+
+def part_from_dict(fields: dict[str, Any]) -> Part:
+    """Rebuild a part from its JSON form."""
+    examples = tuple((int(line), str(reason)) for line, reason in fields["examples"])
+    start, end = Place(**fields["start"]), Place(**fields["end"])
+    return Part(**{**fields, "start": start, "end": end, "examples": examples})
+
+
+def _first_difference(what: str, mine: Any, theirs: Any) -> str:
+    if isinstance(mine, tuple) and len(mine) == len(theirs):
+        mine, theirs = next((a, b) for a, b in zip(mine, theirs, strict=True) if a != b)
+    elif isinstance(mine, tuple):
+        return f"{len(theirs)} {what} columns where {len(mine)} were expected"
+    return f"{what} is {theirs} where {mine} was expected"

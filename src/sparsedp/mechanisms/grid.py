@@ -1,0 +1,23 @@
+"""Values as whole multiples of a public grid, for the mechanisms that add exact integer noise."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sparsedp.accounting.validation import check_positive
+from sparsedp.mechanisms.histogram import check_array
+
+_COARSEST = 64
+_LARGEST = 2.0**52
+
+
+def grid_integers(values: ArrayLike, *, grid: float, scale: float) -> NDArray[np.int64]:
+    """``values / grid`` rounded to integers; the grid may be at most 1/64 of the noise's ``scale``."""
+    grid = check_positive("grid", grid)
+    if grid > scale / _COARSEST:
+        raise ValueError(f"grid must be at most 1/{_COARSEST} of the noise scale {scale}, got {grid}")
+    multiples = np.rint(check_array("values", values) / grid)
+    if multiples.size and np.abs(multiples).max() > _LARGEST:
+        raise ValueError(f"grid must leave |values| / grid below 2^52, got {grid}")
+    return multiples.astype(np.int64)

@@ -1,0 +1,58 @@
+"""The largest k of m independent draws, without drawing the other m - k.
+
+The j-th smallest of m standard exponentials is ``X_1/m + X_2/(m-1) + ... + X_j/(m-j+1)`` with independent
+standard exponentials X (Renyi 1953). A decreasing map of an exponential E with ``P(noise > z) = 1 - e^-E``
+turns these into the largest draws of any other law, jointly and exactly.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.special import ndtri
+
+from sparsedp.mechanisms.histogram import Floats, Ints, sample_untouched
+from sparsedp.randomness import Stream
+
+
+def smallest_exponentials(m: int, *, k: int, stream: Stream) -> Floats:
+    """The ``min(k, m)`` smallest of ``m`` standard exponentials, in increasing order."""
+    count = min(k, m)
+    remaining = float(m) - np.arange(count, dtype=np.float64)
+    return np.cumsum(stream.exponential(count) / remaining)
+
+
+def largest_gumbels(m: int, *, k: int, stream: Stream) -> Floats:
+    """The ``min(k, m)`` largest of ``m`` standard Gumbels, in decreasing order: a Gumbel is -log E."""
+    return -np.log(smallest_exponentials(m, k=k, stream=stream))
+
+
+def largest_normals(m: int, *, k: int, stream: Stream) -> Floats:
+    """The ``min(k, m)`` largest of ``m`` standard normals, in decreasing order."""
+    e = smallest_exponentials(m, k=k, stream=stream)
+    # P(Z > z) = 1 - e^-E. Below the median 1 - e^-E rounds to 1, so there the other tail is inverted.
+    upper = -ndtri(-np.expm1(-np.minimum(e, 1.0)))
+    return np.where(e < 1.0, upper, ndtri(np.exp(-e)))
+
+
+def largest_laplaces(m: int, *, k: int, stream: Stream) -> Floats:
+    """The ``min(k, m)`` largest of ``m`` standard Laplace draws, in decreasing order."""
+    e = smallest_exponentials(m, k=k, stream=stream)
+    upper = -np.log(-2.0 * np.expm1(-np.minimum(e, math.log(2.0))))
+    return np.where(e < math.log(2.0), upper, math.log(2.0) - e)
+
+
+def choose_largest(
+    ids: Ints, keys: Floats, untouched_keys: Floats, size: int, *, k: int, stream: Stream
+) -> Ints:
+    """The sorted rows of the ``k`` largest keys: ``keys`` of the touched rows, the largest of the untouched.
+
+    Untouched rows are exchangeable: given how many of their keys are among the k largest, the rows that hold
+    them are a uniformly random set.
+    """
+    everything = np.concatenate([keys, untouched_keys])
+    top = np.argpartition(everything, everything.size - k)[everything.size - k :]
+    winners = ids[top[top < ids.size]]
+    lucky = sample_untouched(ids, size, k=k - winners.size, stream=stream)
+    return np.sort(np.concatenate([winners, lucky]))

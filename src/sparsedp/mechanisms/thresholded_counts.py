@@ -1,0 +1,41 @@
+"""DP-AdaFEST's contribution map, thresholded (FEST, Algorithm 1 lines 6 and 8, and appendix B.2)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import ndtr
+
+from sparsedp.accounting.events import DpEvent, GaussianDpEvent
+from sparsedp.accounting.validation import check_finite, check_positive
+from sparsedp.mechanisms.histogram import Ints, check_histogram, is_touched
+from sparsedp.randomness import Stream, bernoulli_positions
+
+
+def thresholded_counts(
+    ids: ArrayLike, counts: ArrayLike, size: int, *, std: float, threshold: float, stream: Stream
+) -> Ints:
+    """The sorted rows j with ``counts[j] + N(0, std^2) >= threshold``, over all ``size`` rows.
+
+    Untouched rows survive independently with probability ``Psi(threshold / std)``; their survivors are
+    placed by geometric gaps, so time and memory are those of the touched rows and the survivors.
+
+    Guarantee: if one example moves the counts by at most ``C1`` in l2 (sum of the v_i, each clipped to
+    C1), the event is ``Gaussian(std / C1)`` under the same adjacency. Released: the surviving ids.
+    Proof: the bits are post-processing of the Gaussian mechanism on the count vector. The bits of distinct
+    rows are independent, so drawing them in two groups changes nothing; hits of the gaps that fall on
+    touched rows are discarded, since those rows have drawn their own bit.
+
+    The standard deviation is ``sigma1 * C1``. FEST's appendix B.2 divides by ``sigma1^2 * C1^2``.
+    """
+    touched, weights, size = check_histogram(ids, counts, size)
+    std = check_positive("std", std)
+    threshold = check_finite("threshold", threshold)
+    survivors = touched[weights + std * stream.normal(touched.size) >= threshold]
+    hits = bernoulli_positions(stream, size, float(ndtr(-threshold / std)))
+    return np.sort(np.concatenate([survivors, hits[~is_touched(touched, hits)]]))
+
+
+def thresholded_counts_event(*, std: float, sensitivity: float) -> DpEvent:
+    """One Gaussian on the count vector; ``sensitivity`` is C1."""
+    return GaussianDpEvent(check_positive("std", std) / check_positive("sensitivity", sensitivity))

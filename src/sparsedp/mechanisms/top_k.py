@@ -1,0 +1,93 @@
+"""The k heaviest rows of a histogram, three ways; rows that nobody touched compete through order statistics.
+
+All three add independent noise to every one of ``size`` rows and return the ids of the ``k`` largest, with
+exactly that distribution, in O(touched + k) time and memory. They differ in the noise and in its price:
+
+- ``top_k_gaussian``: one Gaussian event for the whole histogram, whatever k is. The one to use.
+- ``top_k_laplace``: pure epsilon, whatever k is, but the noise grows with the l1 sensitivity.
+- ``top_k_gumbel``: the one-shot selection of FEST's appendix B.1, whose price grows with k.
+"""
+
+from __future__ import annotations
+
+from numpy.typing import ArrayLike
+
+from sparsedp.accounting.events import DpEvent, GaussianDpEvent, LaplaceDpEvent
+from sparsedp.accounting.validation import check_epsilon, check_positive
+from sparsedp.mechanisms.exponential import exponential_event, exponential_top_k
+from sparsedp.mechanisms.histogram import Ints, check_choice, check_histogram
+from sparsedp.mechanisms.order_statistics import choose_largest, largest_laplaces, largest_normals
+from sparsedp.randomness import Stream
+
+
+def top_k_gaussian(
+    ids: ArrayLike, counts: ArrayLike, size: int, *, k: int, std: float, stream: Stream
+) -> Ints:
+    """The sorted ids of the ``k`` largest ``counts + N(0, std^2)`` over all ``size`` rows.
+
+    Guarantee: if one example moves the joint histogram by at most ``C`` in l2 (``sqrt(p)`` for p features
+    with one value each), the event is ``Gaussian(std / C)`` under the same adjacency: ``std = C / mu`` is
+    mu-GDP. Released: the set of ids, and any other function of the noisy histogram would be free.
+    Proof: post-processing of the Gaussian mechanism on the histogram.
+    """
+    touched, weights, size = check_histogram(ids, counts, size)
+    k, std = check_choice(k, size), check_positive("std", std)
+    keys = weights + std * stream.normal(touched.size)
+    others = std * largest_normals(size - touched.size, k=k, stream=stream)
+    return choose_largest(touched, keys, others, size, k=k, stream=stream)
+
+
+def top_k_gaussian_event(*, std: float, sensitivity: float) -> DpEvent:
+    """One Gaussian on the joint histogram; ``sensitivity`` is C, in l2."""
+    return GaussianDpEvent(check_positive("std", std) / check_positive("sensitivity", sensitivity))
+
+
+def top_k_laplace(
+    ids: ArrayLike,
+    counts: ArrayLike,
+    size: int,
+    *,
+    k: int,
+    epsilon: float,
+    sensitivity: float,
+    stream: Stream,
+) -> Ints:
+    """The sorted ids of the ``k`` largest ``counts + Laplace(sensitivity / epsilon)`` over all ``size`` rows.
+
+    Guarantee: epsilon-DP, if one example moves the joint histogram by at most ``sensitivity`` in l1 (p for
+    p features with one value each, add-or-remove-one; 2p replace-one). Released: the set of ids.
+    Proof: post-processing of the Laplace mechanism on the histogram.
+    """
+    touched, weights, size = check_histogram(ids, counts, size)
+    k = check_choice(k, size)
+    scale = check_positive("sensitivity", sensitivity) / check_epsilon(epsilon)
+    keys = weights + scale * stream.laplace(touched.size)
+    others = scale * largest_laplaces(size - touched.size, k=k, stream=stream)
+    return choose_largest(touched, keys, others, size, k=k, stream=stream)
+
+
+def top_k_laplace_event(*, epsilon: float) -> DpEvent:
+    """One Laplace on the joint histogram."""
+    return LaplaceDpEvent(1.0 / check_epsilon(epsilon))
+
+
+def top_k_gumbel(
+    ids: ArrayLike, counts: ArrayLike, size: int, *, k: int, epsilon: float, stream: Stream
+) -> Ints:
+    """The sorted ids of the ``k`` largest ``counts + Gumbel(1 / epsilon)`` over all ``size`` rows (peeling).
+
+    Guarantee: add-or-remove-one, each count moves by at most 1 and all the same way: the k draws are
+    ``epsilon``-bounded-range each, together (k epsilon)-DP. Released: the set of ids.
+    Proof: adding Gumbel(1/eps) once and taking the k largest is drawing k rows one after another with
+    weights ``e^(eps count)``, without replacement (Yellott 1977; Durfee and Rogers 2019). A common factor of
+    the weights cancels, so the log-probabilities of one draw move within an interval of length eps. k eps
+    is reached: a row heavier than all others together is left out with e^(-k eps) of the probability when
+    its count grows by one. FEST claims epsilon for any k.
+    """
+    # All counts move the same way, so the moves spread over 1, which is twice a sensitivity of 1/2.
+    return exponential_top_k(ids, counts, size, k=k, epsilon=epsilon, sensitivity=0.5, stream=stream)
+
+
+def top_k_gumbel_event(*, k: int, epsilon: float) -> DpEvent:
+    """``k`` epsilon-bounded-range draws."""
+    return exponential_event(draws=k, epsilon=epsilon)

@@ -1,0 +1,36 @@
+"""The gradient of a table as (ids, values): proportional to the rows it has, never to the table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class RowGradient:
+    """``values[n]`` is the gradient of row ``ids[n]``; all other rows have none. ``ids`` are sorted, distinct."""
+
+    ids: Tensor
+    values: Tensor
+
+    def to_sparse(self, rows: int) -> Tensor:
+        """A coalesced sparse tensor of the table's shape, as torch's sparse optimisers take it."""
+        return torch.sparse_coo_tensor(
+            self.ids.unsqueeze(0),
+            self.values,
+            (rows, self.values.shape[1]),
+            is_coalesced=True,
+            check_invariants=False,
+        )
+
+    @staticmethod
+    def merge(parts: list[RowGradient]) -> RowGradient:
+        """The sum of several row gradients of one table."""
+        if len(parts) == 1:
+            return parts[0]
+        ids, place = torch.unique(torch.cat([part.ids for part in parts]), return_inverse=True)
+        values = torch.cat([part.values for part in parts])
+        total = values.new_zeros(ids.numel(), values.shape[1]).index_add_(0, place, values)
+        return RowGradient(ids, total)

@@ -1,0 +1,233 @@
+"""All readings of all tables by one batch, sorted once: what counting, norms and sums share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from sparsedp.rows.counts import RowCounts, contains
+from sparsedp.rows.occurrences import Occurrences
+from sparsedp.rows.space import RowSpace
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Order:
+    """Readings sorted by (row, position), and where rows and (row, example) pairs begin among them."""
+
+    position: Ints
+    rows: Ints
+    """The distinct rows read, sorted."""
+    row_starts: Ints
+    """Where each of ``rows`` begins among the sorted readings, and the end."""
+    pair_starts: Ints
+    """Where each distinct (row, example) begins among the sorted readings, and the end."""
+    pair_row: Ints
+    """Each pair's place in ``rows``."""
+    pair_example: Ints
+
+
+class Readings:
+    """The readings of a batch over a row space.
+
+    A row counts once per example however often the example reads it, and its gradient is the sum over
+    the example's readings: both follow from the (row, example) pairs, which one sort brings together.
+    Everything here is proportional to the readings, never to the tables.
+    """
+
+    def __init__(self, space: RowSpace, occurrences: Mapping[str, Occurrences], batch_size: int) -> None:
+        self.space = space
+        self.batch_size = batch_size
+        self._occurrences = [occurrences.get(table.name) for table in space.tables]
+        sizes = [0 if each is None else len(each) for each in self._occurrences]
+        self._starts = np.cumsum([0, *sizes], dtype=np.int64)
+        self._distinct = all(each is None or each.distinct for each in self._occurrences)
+
+    def _gather(self, per_table: list[NDArray[np.generic]], dtype: type) -> NDArray[np.generic]:
+        joined = np.empty(int(self._starts[-1]), dtype=dtype)
+        for start, values in zip(self._starts, per_table, strict=False):
+            joined[start : start + values.size] = values
+        return joined
+
+    @cached_property
+    def examples(self) -> Ints:
+        """Which example each reading belongs to, table after table."""
+        parts = [np.empty(0) if each is None else each.examples.numpy() for each in self._occurrences]
+        return self._gather(parts, np.int64)  # type: ignore[return-value]
+
+    @cached_property
+    def order(self) -> Order:
+        """The one sort of the step."""
+        total = int(self._starts[-1])
+        numbers = np.empty(total, dtype=np.int64)
+        for place, each in enumerate(self._occurrences):
+            if each is not None:
+                start, stop = self._starts[place], self._starts[place + 1]
+                np.add(each.ids.numpy(), self.space.offsets[place], out=numbers[start:stop])
+        numbers, position = _sort_with_position(numbers, int(self.space.offsets[-1]))
+        changes = numbers[1:] != numbers[:-1]
+        starts = _starts_where(changes, total)
+        example = self.examples[position]
+        if self._distinct:
+            pair_starts = np.arange(total + 1)
+        else:
+            # Positions ascend with the example inside a table, so a row's pairs lie together.
+            pair_starts = _starts_where(changes | (example[1:] != example[:-1]), total)
+        return Order(
+            position=position,
+            rows=numbers[starts[:-1]],
+            row_starts=starts,
+            pair_starts=pair_starts,
+            pair_row=np.searchsorted(starts, pair_starts[:-1], side="right") - 1,
+            pair_example=example[pair_starts[:-1]],
+        )
+
+    @cached_property
+    def pair_squared_norms(self) -> Floats:
+        """The squared norm of each example's gradient in each row it reads."""
+        order = self.order
+        per_table = [
+            np.empty(0) if each is None else _squared_norms(each).numpy() for each in self._occurrences
+        ]
+        squares = self._gather(per_table, np.float64)[order.position]
+        if order.pair_starts.size == order.position.size + 1:
+            return squares  # type: ignore[return-value]
+        pairs = squares[order.pair_starts[:-1]].astype(np.float64)
+        for table, indices, repeated, bounds in self._repeated_pairs():
+            sums = segment_sums(table, indices, bounds, None)
+            pairs[repeated] = (sums * sums).sum(dim=1).double().numpy()
+        return pairs
+
+    def _repeated_pairs(self) -> list[tuple[Occurrences, Ints, Ints, Ints]]:
+        """For each table: the readings of pairs read more than once, those pairs, and their bounds."""
+        order = self.order
+        lengths = np.diff(order.pair_starts)
+        repeated = np.flatnonzero(lengths > 1)
+        cuts = np.searchsorted(order.rows[order.pair_row[repeated]], self.space.offsets)
+        found = []
+        for place, each in enumerate(self._occurrences):
+            pairs = repeated[cuts[place] : cuts[place + 1]]
+            if each is not None and pairs.size:
+                taken = expand_ranges(order.pair_starts[pairs], lengths[pairs])
+                bounds = np.cumsum(np.concatenate([[0], lengths[pairs]]))
+                found.append((each, order.position[taken] - self._starts[place], pairs, bounds))
+        return found
+
+    def contributions(self, norm: float, finite: NDArray[np.bool_], domain: Ints | None = None) -> RowCounts:
+        """The sum over examples of ``v_i * min(1, norm / ||v_i||)``, ``v_i`` binary over selectable rows.
+
+        ``domain`` restricts the rows that count (sorted joint numbers); examples that are not finite
+        contribute nothing.
+        """
+        order = self.order
+        counted = order.rows < self.space.selectable_size
+        if domain is not None:
+            counted &= contains(domain, order.rows)
+        pair_counts = counted[order.pair_row] & finite[order.pair_example]
+        examples = order.pair_example[pair_counts]
+        lengths = np.bincount(examples, minlength=self.batch_size)
+        weights = np.minimum(1.0, norm / np.sqrt(np.maximum(lengths, 1)))
+        totals = np.bincount(
+            order.pair_row[pair_counts], weights=weights[examples], minlength=order.rows.size
+        )
+        return RowCounts(order.rows[counted], totals[counted])
+
+    def example_squared_norms(self, row_survives: NDArray[np.bool_]) -> Floats:
+        """Per example, the squared norm of its gradient over the surviving rows (one flag per touched row)."""
+        survives = row_survives[self.order.pair_row]
+        weights = np.where(survives, self.pair_squared_norms, 0.0)
+        return np.bincount(self.order.pair_example, weights=weights, minlength=self.batch_size)
+
+    def masked_squared_norms(self, place: int, rows: Ints, mask: Tensor) -> Floats:
+        """Per example, its squared norm over single coordinates of table number ``place``.
+
+        ``mask[n]`` flags the coordinates of the table's row ``rows[n]`` (sorted) that count.
+        """
+        occurrences, order = self._occurrences[place], self.order
+        numbers = order.rows[order.pair_row] - self.space.offsets[place]
+        pairs = np.flatnonzero((numbers >= 0) & (numbers < self.space.tables[place].rows))
+        pairs = pairs[contains(rows, numbers[pairs])]
+        if occurrences is None or not pairs.size:
+            return np.zeros(self.batch_size)
+        lengths = order.pair_starts[pairs + 1] - order.pair_starts[pairs]
+        taken = order.position[expand_ranges(order.pair_starts[pairs], lengths)] - self._starts[place]
+        sums = segment_sums(occurrences, taken, np.concatenate([[0], np.cumsum(lengths)]), None)
+        own = mask[torch.from_numpy(np.searchsorted(rows, numbers[pairs]))]
+        squares = (sums * own).square().sum(dim=1).double().numpy()
+        return np.bincount(order.pair_example[pairs], weights=squares, minlength=self.batch_size)
+
+    def row_sums(self, place: int, row_survives: NDArray[np.bool_], weights: Tensor) -> tuple[Ints, Tensor]:
+        """For table number ``place``: its surviving touched rows and ``sum_i weights[i] * G_i[row]`` of each."""
+        occurrences, order = self._occurrences[place], self.order
+        first, last = np.searchsorted(order.rows, self.space.offsets[place : place + 2])
+        kept = first + np.flatnonzero(row_survives[first:last])
+        if occurrences is None or not kept.size:
+            return np.empty(0, dtype=np.int64), torch.empty(0, self.space.tables[place].dim)
+        lengths = order.row_starts[kept + 1] - order.row_starts[kept]
+        if kept.size == last - first:
+            taken = order.position[order.row_starts[first] : order.row_starts[last]]
+        else:
+            taken = order.position[expand_ranges(order.row_starts[kept], lengths)]
+        bounds = np.concatenate([[0], np.cumsum(lengths)])
+        sums = segment_sums(occurrences, taken - self._starts[place], bounds, weights)
+        return order.rows[kept] - self.space.offsets[place], sums
+
+
+def segment_sums(readings: Occurrences, taken: Ints, bounds: Ints, weights: Tensor | None) -> Tensor:
+    """Sums of the taken readings' gradients over consecutive segments, each times its example's weight.
+
+    One fused kernel: a weighted embedding bag over the output gradients gathers, scales and adds at once.
+    """
+    indices = torch.from_numpy(taken)
+    grads = readings.output_grads
+    factors = None if readings.scales is None else readings.scales[indices].to(grads.dtype)
+    if weights is not None:
+        own = weights[readings.examples[indices]].to(grads.dtype)
+        factors = own if factors is None else factors * own
+    return functional.embedding_bag(
+        indices if readings.sources is None else readings.sources[indices],
+        grads,
+        torch.from_numpy(bounds[:-1]),
+        mode="sum",
+        per_sample_weights=factors,
+    )
+
+
+def expand_ranges(starts: Ints, lengths: Ints) -> Ints:
+    """The concatenation of ``range(start, start + length)`` over all pairs."""
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if ends.size else 0
+    return np.arange(total) + np.repeat(starts - (ends - lengths), lengths)
+
+
+def _squared_norms(readings: Occurrences) -> Tensor:
+    grads = readings.output_grads
+    squares = torch.linalg.vector_norm(grads, dim=1, dtype=torch.float32).square_()
+    if readings.sources is not None:
+        squares = squares[readings.sources]
+    return squares if readings.scales is None else squares * readings.scales.float().square()
+
+
+def _starts_where(changes: NDArray[np.bool_], total: int) -> Ints:
+    if not total:
+        return np.zeros(1, dtype=np.int64)
+    return np.concatenate([[0], np.flatnonzero(changes) + 1, [total]])
+
+
+def _sort_with_position(numbers: Ints, limit: int) -> tuple[Ints, Ints]:
+    """Sorted numbers and where each stood. Packed into one word numpy's vectorised sort does both at once."""
+    bits = max(int(numbers.size - 1).bit_length(), 1)
+    if limit.bit_length() + bits <= 63:
+        packed = np.sort((numbers << bits) | np.arange(numbers.size))
+        return packed >> bits, packed & ((1 << bits) - 1)
+    position = np.argsort(numbers, kind="stable")
+    return numbers[position], position

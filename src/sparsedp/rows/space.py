@@ -1,0 +1,92 @@
+"""One numbering for the rows of all tables, so that a step makes one joint choice over them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class TableShape:
+    """A table's public facts: its name and its size."""
+
+    name: str
+    rows: int
+    dim: int
+
+    def __post_init__(self) -> None:
+        if self.rows < 1 or self.dim < 1:
+            raise ValueError(f"table {self.name!r} must have at least one row and one column, got {self}")
+
+
+@dataclass(frozen=True)
+class RowSpace:
+    """The rows of all tables, numbered jointly: first those a rule chooses among, then those always on.
+
+    A row's number is its table's offset plus its index within the table; ``ids < selectable_size`` are the
+    rows that a selection rule decides about.
+    """
+
+    selectable: tuple[TableShape, ...]
+    always_on: tuple[TableShape, ...] = ()
+
+    @property
+    def tables(self) -> tuple[TableShape, ...]:
+        """All tables in the order of their numbers."""
+        return self.selectable + self.always_on
+
+    @cached_property
+    def offsets(self) -> NDArray[np.int64]:
+        """Where each table's numbers begin, and one past the last."""
+        return np.cumsum([0] + [table.rows for table in self.tables], dtype=np.int64)
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        """A table's place in ``tables``, by name."""
+        return {table.name: place for place, table in enumerate(self.tables)}
+
+    @property
+    def selectable_size(self) -> int:
+        """How many rows a rule chooses among."""
+        return int(self.offsets[len(self.selectable)])
+
+    @property
+    def coordinates(self) -> int:
+        """How many embedding coordinates there are: what dense DP-SGD would noise."""
+        return sum(table.rows * table.dim for table in self.tables)
+
+    @cached_property
+    def coordinate_offsets(self) -> NDArray[np.int64]:
+        """The same for single coordinates of selectable tables: where each table's numbers begin, and the end."""
+        return np.cumsum([0] + [table.rows * table.dim for table in self.selectable], dtype=np.int64)
+
+    def row_of_coordinate(self, coordinates: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The joint number of the row that each sorted coordinate number lies in."""
+        place = np.searchsorted(self.coordinate_offsets, coordinates, side="right") - 1
+        dims = np.array([table.dim for table in self.selectable], dtype=np.int64)
+        rows: NDArray[np.int64] = (coordinates - self.coordinate_offsets[place]) // dims[place]
+        return rows + self.offsets[place]
+
+    def number(self, table: str, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The joint numbers of rows ``ids`` of a table."""
+        numbers: NDArray[np.int64] = ids + self.offsets[self.index[table]]
+        return numbers
+
+    def split(self, numbers: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Sorted joint numbers of selectable rows as sorted row indices per selectable table."""
+        offsets = self.offsets[: len(self.selectable) + 1]
+        cuts = np.searchsorted(numbers, offsets)
+        return [
+            numbers[start:stop] - offset for start, stop, offset in zip(cuts, cuts[1:], offsets, strict=False)
+        ]
+
+
+def divide(tables: Sequence[TableShape], always_on_rows: int, chosen: frozenset[str] = frozenset()) -> RowSpace:
+    """Tables of at most ``always_on_rows`` rows are always on, unless ``chosen`` names them."""
+    small = [table for table in tables if table.rows <= always_on_rows and table.name not in chosen]
+    large = [table for table in tables if table not in small]
+    return RowSpace(selectable=tuple(large), always_on=tuple(small))

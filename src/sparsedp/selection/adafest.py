@@ -1,0 +1,128 @@
+"""DP-AdaFEST: each step chooses its rows by a noisy, thresholded map of contributions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.stats import norm as normal
+
+from sparsedp.accounting import split_sigma
+from sparsedp.accounting.events import DpEvent
+from sparsedp.mechanisms import thresholded_counts
+from sparsedp.randomness import Stream
+from sparsedp.rows import RowSpace, TableShape, divide
+from sparsedp.selection.base import Batch, CountRows, Ints, Rule, Selected, Selection, check_always_on
+from sparsedp.selection.fest import FEST, PrivateTopK
+
+DEFAULT_FALSE_POSITIVES = 50.0
+
+
+@dataclass(frozen=True)
+class AdaFEST(Selection):
+    """Adaptive filtering (FEST paper, Algorithm 1); with ``within=FEST(...)`` it is AdaFEST+.
+
+    Guarantee: add-or-remove-one example. The map ``sum_i v_i min(1, C1/||v_i||)`` moves by at most C1 and
+    gets noise ``sigma1 C1``; the masked, then jointly clipped sum moves by at most C2 and gets ``sigma2 C2``
+    on every surviving row, touched or not. Event per step ``PoissonSampled(q, Gaussian(sigma))`` with
+    ``sigma^-2 = sigma1^-2 + sigma2^-2``. Released: which rows survive, and the gradient on them.
+    Proof: scaled by their noise, map and gradient are one vector query (adaptive in its second part) of
+    sensitivity ``sqrt(sigma1^-2 + sigma2^-2)``; the threshold is post-processing. One Poisson batch, one event.
+
+    Parameters: ``noise_ratio`` is ``sigma1 / sigma2``; give either ``threshold`` (tau) or
+    ``false_positives``, the expected number per step of surviving rows that no example touched;
+    ``contribution_norm`` is C1, by default the square root of the number of tables chosen in, which clips
+    nothing where examples have one value a feature; tables of at most ``always_on_rows`` rows are always on.
+    """
+
+    noise_ratio: float = 5.0
+    threshold: float | None = None
+    false_positives: float = DEFAULT_FALSE_POSITIVES
+    contribution_norm: float | None = None
+    always_on_rows: int = 1000
+    within: FEST | PrivateTopK | None = None
+
+    def __post_init__(self) -> None:
+        check_always_on(self.always_on_rows)
+        for name in ("noise_ratio", "false_positives", "contribution_norm"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise ValueError(f"{name} must be positive and finite, got {value}")
+        if self.threshold is not None:
+            if not (math.isfinite(self.threshold) and self.threshold > 0):
+                raise ValueError(f"threshold must be positive and finite, got {self.threshold}")
+            if self.false_positives != DEFAULT_FALSE_POSITIVES:
+                raise ValueError("threshold and false_positives exclude each other: give one of them")
+
+    def resolve(self, tables: Sequence[TableShape], count_rows: CountRows, stream: Stream) -> AdaFEST:
+        """Choose the rows of AdaFEST+ once."""
+        if isinstance(self.within, PrivateTopK):
+            return replace(self, within=self.within.resolve(tables, count_rows, stream))
+        return self
+
+    def one_off_events(self) -> tuple[DpEvent, ...]:
+        """What choosing the rows of AdaFEST+ costs."""
+        return () if self.within is None else self.within.one_off_events()
+
+    def divide(self, tables: Sequence[TableShape]) -> RowSpace:
+        """Small tables are always on."""
+        if self.within is not None:
+            return self.within.divide(tables)
+        return divide(tables, self.always_on_rows)
+
+    def rule(self, space: RowSpace, *, noise_multiplier: float, clip: float, batch: float) -> Rule:
+        """Split the noise between map and gradient and settle the threshold."""
+        if isinstance(self.within, PrivateTopK):
+            raise ValueError("the private top-k must be resolved before training; PrivacyEngine does so")
+        domain = None if self.within is None else self.within.numbers(space)
+        rows = space.selectable_size if domain is None else domain.size
+        sigma1, sigma2 = split_sigma(noise_multiplier, self.noise_ratio) if noise_multiplier else (0.0, 0.0)
+        contribution_norm = self.contribution_norm or math.sqrt(max(len(space.selectable), 1))
+        std = sigma1 * contribution_norm
+        return ContributionMap(
+            space,
+            sigma2,
+            clip,
+            batch,
+            contribution_norm=contribution_norm,
+            map_std=std,
+            threshold=self._threshold(std, rows),
+            domain=domain,
+        )
+
+    def _threshold(self, std: float, rows: int) -> float:
+        if self.threshold is not None:
+            return self.threshold
+        if not rows:
+            return math.inf
+        # More false positives than half of the rows would need a threshold below zero.
+        share = min(self.false_positives / rows, 0.5)
+        return std * float(normal.isf(share))
+
+
+@dataclass(frozen=True)
+class ContributionMap(Rule):
+    """Lines 5 to 8 of Algorithm 1: contribution map, noise, threshold."""
+
+    contribution_norm: float = 1.0
+    map_std: float = 0.0
+    threshold: float = 0.0
+    domain: Ints | None = None
+
+    def select(self, batch: Batch, stream: Stream) -> Selected:
+        """Draw the surviving rows."""
+        counts = batch.contributions(self.contribution_norm, self.domain)
+        if self.map_std == 0:  # noise off: no row survives that nobody touched
+            return Selected(counts.ids[(counts.counts > 0) & (counts.counts >= self.threshold)])
+        if self.domain is not None:
+            counts, size = counts.within(self.domain), self.domain.size
+        else:
+            size = self.space.selectable_size
+        if not size:
+            return Selected(np.empty(0, dtype=np.int64))
+        survivors = thresholded_counts(
+            counts.ids, counts.counts, size, std=self.map_std, threshold=self.threshold, stream=stream
+        )
+        return Selected(survivors if self.domain is None else self.domain[survivors])

@@ -1,0 +1,42 @@
+"""DP-SGD: every row of every table gets noise at every step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparsedp.randomness import Stream
+from sparsedp.rows import RowSpace, TableShape
+from sparsedp.selection.base import Batch, Rule, Selected, Selection
+
+
+@dataclass(frozen=True)
+class DPSGD(Selection):
+    """Dense DP-SGD.
+
+    Guarantee: add-or-remove-one example; the clipped sum moves by at most ``clip`` in l2; event per step
+    ``PoissonSampled(q, Gaussian(sigma))``; the whole gradient of every step is released.
+    Reference: Abadi et al. 2016; section 2 "DP-SGD" of the specification in ``docs/privacy.md``.
+
+    With ``lazy=True`` a row receives its noise only before it is next read or released. For plain SGD the
+    final model has exactly the same distribution and the same event, but only the *final model* may be
+    released: intermediate tables hold rows whose noise is still owed.
+    """
+
+    lazy: bool = False
+
+    def divide(self, tables: Sequence[TableShape]) -> RowSpace:
+        """Every table is always on."""
+        return RowSpace(selectable=(), always_on=tuple(tables))
+
+    def rule(self, space: RowSpace, *, noise_multiplier: float, clip: float, batch: float) -> Rule:
+        """Nothing to choose."""
+        return _Everything(space, noise_multiplier, clip, batch)
+
+
+@dataclass(frozen=True)
+class _Everything(Rule):
+    def select(self, batch: Batch, stream: Stream) -> Selected:
+        return Selected(np.empty(0, dtype=np.int64))

@@ -1,0 +1,199 @@
+"""DP-FEST: choose the rows once, before training, by how frequent they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sparsedp.accounting.events import DpEvent, GaussianDpEvent
+from sparsedp.mechanisms import top_k_gaussian
+from sparsedp.randomness import Stream
+from sparsedp.rows import RowCounts, RowSpace, TableShape, divide
+from sparsedp.selection.base import Batch, CountRows, Ints, Rule, Selected, Selection, check_always_on
+
+Histogram = Mapping[str, "ArrayLike | tuple[ArrayLike, ArrayLike] | RowCounts"]
+"""Per table: counts of every row, or (ids, counts) of the rows that occur."""
+
+
+@dataclass(frozen=True)
+class FEST(Selection):
+    """Frequency-filtered training on a fixed set of rows.
+
+    Guarantee: add-or-remove-one example; given the rows, the masked and clipped sum moves by at most
+    ``clip``; event per step ``PoissonSampled(q, Gaussian(sigma))``, and once ``event`` for how the rows
+    were chosen (None: they are public). Released: the chosen rows and every step's gradient on them.
+    Proof: the rows are a constant during training, so each step is DP-SGD on a smaller model.
+
+    ``rows`` names the rows per table; a table that it does not name must be small (at most
+    ``always_on_rows`` rows) and is then trained as a whole.
+    """
+
+    rows: Mapping[str, ArrayLike]
+    always_on_rows: int = 1000
+    event: DpEvent | None = None
+    _sorted: dict[str, Ints] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_always_on(self.always_on_rows)
+        object.__setattr__(self, "_sorted", {name: _row_ids(name, ids) for name, ids in self.rows.items()})
+
+    @classmethod
+    def from_public_counts(cls, counts: Histogram, k: int, *, always_on_rows: int = 1000) -> FEST:
+        """The ``k`` most frequent rows over all tables by counts that are public: free of privacy cost."""
+        _check_k(k)
+        sparse = {name: _histogram(name, given) for name, given in counts.items()}
+        total = np.concatenate([each.counts for each in sparse.values()]) if sparse else np.empty(0)
+        names = np.repeat(np.arange(len(sparse)), [each.ids.size for each in sparse.values()])
+        ids = np.concatenate([each.ids for each in sparse.values()]) if sparse else np.empty(0, np.int64)
+        top = np.argsort(-total, kind="stable")[:k]
+        return cls({name: ids[top[names[top] == n]] for n, name in enumerate(sparse)}, always_on_rows)
+
+    @classmethod
+    def private_top_k(
+        cls,
+        loader_or_counts: Any,
+        k: int,
+        mu: float = 0.05,
+        *,
+        contribution_norm: float | None = None,
+        always_on_rows: int = 1000,
+    ) -> PrivateTopK:
+        """The ``k`` most frequent rows over all tables of the private data, at the price of one Gaussian."""
+        return PrivateTopK(loader_or_counts, k, mu, contribution_norm, always_on_rows)
+
+    @property
+    def sorted_rows(self) -> Mapping[str, Ints]:
+        """The chosen rows per table, sorted and distinct."""
+        return self._sorted
+
+    def one_off_events(self) -> tuple[DpEvent, ...]:
+        """What the choice of the rows cost."""
+        return () if self.event is None else (self.event,)
+
+    def divide(self, tables: Sequence[TableShape]) -> RowSpace:
+        """Named tables are chosen in; the others must be small and are always on."""
+        sizes = {table.name: table.rows for table in tables}
+        for name, ids in self._sorted.items():
+            if name not in sizes:
+                raise ValueError(f"rows names table {name!r}; the model's tables are {sorted(sizes)}")
+            if ids.size and ids[-1] >= sizes[name]:
+                raise ValueError(f"rows of table {name!r} has id {ids[-1]}, the table has {sizes[name]} rows")
+        space = divide(tables, self.always_on_rows, frozenset(self._sorted))
+        missing = [table.name for table in space.selectable if table.name not in self._sorted]
+        if missing:
+            raise ValueError(
+                f"rows does not name {missing}, which have more than always_on_rows={self.always_on_rows} rows"
+            )
+        return space
+
+    def numbers(self, space: RowSpace) -> Ints:
+        """The chosen rows as sorted joint numbers."""
+        parts = [space.number(table.name, self._sorted[table.name]) for table in space.selectable]
+        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+
+    def rule(self, space: RowSpace, *, noise_multiplier: float, clip: float, batch: float) -> Rule:
+        """The same rows at every step."""
+        return _FixedRows(space, noise_multiplier, clip, batch, selected=Selected(self.numbers(space)))
+
+
+@dataclass(frozen=True)
+class _FixedRows(Rule):
+    selected: Selected = Selected(np.empty(0, dtype=np.int64))
+
+    def select(self, batch: Batch, stream: Stream) -> Selected:
+        return self.selected
+
+
+@dataclass(frozen=True)
+class PrivateTopK(Selection):
+    """FEST whose rows are the noisy top-k of the private data's own counts.
+
+    Guarantee: add-or-remove-one example; the joint histogram over all chosen-in tables moves by at most
+    ``contribution_norm`` C in l2 (square root of the number of those tables where an example has one value
+    a feature; contributions are clipped to it otherwise); noise of standard deviation ``C / mu``; event
+    ``Gaussian(1/mu)`` once; released: the top-k set, which is post-processing of the noisy histogram.
+    Where counts are given in place of a loader, each example must have entered them with norm at most C.
+    """
+
+    source: Any
+    k: int
+    mu: float = 0.05
+    contribution_norm: float | None = None
+    always_on_rows: int = 1000
+
+    def __post_init__(self) -> None:
+        check_always_on(self.always_on_rows)
+        _check_k(self.k)
+        if not (np.isfinite(self.mu) and self.mu > 0):
+            raise ValueError(f"mu must be positive and finite, got {self.mu}")
+        norm = self.contribution_norm
+        if norm is not None and not (np.isfinite(norm) and norm > 0):
+            raise ValueError(f"contribution_norm must be positive and finite, got {norm}")
+
+    def one_off_events(self) -> tuple[DpEvent, ...]:
+        """One Gaussian on the histogram."""
+        return (GaussianDpEvent(1.0 / self.mu),)
+
+    def divide(self, tables: Sequence[TableShape]) -> RowSpace:
+        """Large tables are chosen in."""
+        return divide(tables, self.always_on_rows)
+
+    def resolve(self, tables: Sequence[TableShape], count_rows: CountRows, stream: Stream) -> FEST:
+        """Count, noise, take the top k."""
+        space = self.divide(tables)
+        norm = self.contribution_norm or float(np.sqrt(max(len(space.selectable), 1)))
+        given = self.source if isinstance(self.source, Mapping) else count_rows(self.source, norm)
+        counts = [_histogram(table.name, given.get(table.name, ([], []))) for table in space.selectable]
+        for table, each in zip(space.selectable, counts, strict=True):
+            if each.ids.size and each.ids[-1] >= table.rows:
+                raise ValueError(f"counts of {table.name!r} has id {each.ids[-1]} of {table.rows} rows")
+        chosen = top_k_gaussian(
+            np.concatenate([space.number(t.name, c.ids) for t, c in zip(space.selectable, counts, strict=True)]),
+            np.concatenate([c.counts for c in counts]),
+            space.selectable_size,
+            k=min(self.k, space.selectable_size),
+            std=norm / self.mu,
+            stream=stream,
+        )
+        rows = dict(zip((table.name for table in space.selectable), space.split(chosen), strict=True))
+        return FEST(rows, self.always_on_rows, event=self.one_off_events()[0])
+
+    def rule(self, space: RowSpace, *, noise_multiplier: float, clip: float, batch: float) -> Rule:
+        """Not before the rows are chosen."""
+        raise ValueError("the private top-k must be resolved before training; PrivacyEngine does so")
+
+
+def _check_k(k: int) -> None:
+    if k < 1:
+        raise ValueError(f"k must be at least 1, got {k}")
+
+
+def _row_ids(name: str, ids: ArrayLike) -> Ints:
+    array = np.asarray(ids)
+    if array.size and not np.issubdtype(array.dtype, np.integer):
+        raise ValueError(f"rows of table {name!r} must be integers, got {array.dtype}")
+    unique: Ints = np.unique(array.astype(np.int64))
+    if unique.size and unique[0] < 0:
+        raise ValueError(f"rows of table {name!r} must not be negative, got {unique[0]}")
+    return unique
+
+
+def _histogram(name: str, given: Any) -> RowCounts:
+    if isinstance(given, RowCounts):
+        return given
+    if isinstance(given, tuple):
+        raw, counts = np.asarray(given[0]), np.asarray(given[1], dtype=np.float64)
+    else:
+        dense: NDArray[np.float64] = np.asarray(given, dtype=np.float64)
+        raw = np.flatnonzero(dense)
+        counts = dense[raw]
+    if raw.shape != counts.shape or not np.isfinite(counts).all() or (counts < 0).any():
+        raise ValueError(f"counts of {name!r} must be finite, non-negative, one per id")
+    ids = _row_ids(name, raw)
+    if ids.size != raw.size:
+        raise ValueError(f"counts of {name!r} names a row twice")
+    return RowCounts(ids, counts[np.argsort(raw, kind="stable")])

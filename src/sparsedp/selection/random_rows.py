@@ -1,0 +1,80 @@
+"""Selection of rows or coordinates at random: free, and the yardstick for the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparsedp.randomness import Stream
+from sparsedp.rows import RowSpace, TableShape, divide
+from sparsedp.selection.base import Batch, Ints, Rule, Selected, Selection, check_always_on
+
+
+@dataclass(frozen=True)
+class RandomSelection(Selection):
+    """``rows`` rows a step, or ``coordinates`` single coordinates, uniformly at random.
+
+    Row-wise is how the FEST paper compares; coordinate-wise, with the second clipping ``batch_clip`` of the
+    mean gradient, is WIDE's Algorithm 3 with random sampling.
+
+    Guarantee: add-or-remove-one example; the choice looks at no data and costs nothing; the masked and
+    clipped sum moves by at most ``clip`` (``min(clip, 2 batch_clip B)`` with the second clipping). Event per
+    step ``PoissonSampled(q, Gaussian(sigma))``. Released: the choice and the gradient on it.
+    """
+
+    rows: int | None = None
+    coordinates: int | None = None
+    batch_clip: float | None = None
+    always_on_rows: int = 1000
+
+    def __post_init__(self) -> None:
+        check_always_on(self.always_on_rows)
+        if (self.rows is None) == (self.coordinates is None):
+            raise ValueError("rows or coordinates: give one of them")
+        if (self.rows or self.coordinates or 0) < 1:
+            raise ValueError(f"rows or coordinates must be at least 1, got {self.rows or self.coordinates}")
+        if self.batch_clip is not None and not (np.isfinite(self.batch_clip) and self.batch_clip > 0):
+            raise ValueError(f"batch_clip must be positive and finite, got {self.batch_clip}")
+
+    def divide(self, tables: Sequence[TableShape]) -> RowSpace:
+        """Small tables are always on."""
+        return divide(tables, self.always_on_rows)
+
+    def rule(self, space: RowSpace, *, noise_multiplier: float, clip: float, batch: float) -> Rule:
+        """Draw without looking."""
+        if self.rows is not None:
+            return _RandomRows(space, noise_multiplier, clip, batch, self.batch_clip, count=self.rows)
+        assert self.coordinates is not None
+        return _RandomCoordinates(space, noise_multiplier, clip, batch, self.batch_clip, count=self.coordinates)
+
+
+@dataclass(frozen=True)
+class _RandomRows(Rule):
+    count: int = 0
+
+    def select(self, batch: Batch, stream: Stream) -> Selected:
+        return Selected(sample_distinct(stream, self.space.selectable_size, self.count))
+
+
+@dataclass(frozen=True)
+class _RandomCoordinates(Rule):
+    count: int = 0
+
+    def select(self, batch: Batch, stream: Stream) -> Selected:
+        coordinates = sample_distinct(stream, int(self.space.coordinate_offsets[-1]), self.count)
+        return Selected(np.unique(self.space.row_of_coordinate(coordinates)), coordinates)
+
+
+def sample_distinct(stream: Stream, size: int, count: int) -> Ints:
+    """``count`` distinct numbers below ``size``, uniformly, sorted: O(count), whatever the size."""
+    count = min(count, size)
+    if 2 * count > size:
+        return np.sort(stream.permutation(size)[:count])
+    chosen = np.empty(0, dtype=np.int64)
+    while chosen.size < count:
+        # Values in the order they were drawn, without repeats: what is kept is uniform among subsets.
+        drawn = np.concatenate([chosen, stream.integers(size, count - chosen.size)])
+        chosen = drawn[np.sort(np.unique(drawn, return_index=True)[1])]
+    return np.sort(chosen)

@@ -1,0 +1,137 @@
+"""The logical batch: the backward passes since the last step, as one set of examples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sparsedp.clipping import Captured
+from sparsedp.rows import Occurrences, Readings, RowCounts, RowSpace, contains
+from sparsedp.selection import Rule, Selected
+
+CLIP_SLACK = 1.0 - 2.0**-10
+"""Clip a little below the bound, so that float32 rounding of a norm never passes it."""
+
+Floats = NDArray[np.float64]
+
+
+class LogicalBatch:
+    """The examples of one step, whichever physical batches they came in. Everything here is private.
+
+    Norms and sums are of the true per-example gradients: a pass through a mean loss is undone by its scale.
+    An example with a non-finite gradient contributes nothing, neither gradient nor counts.
+    """
+
+    def __init__(self, passes: Sequence[Captured], space: RowSpace) -> None:
+        self.space = space
+        self.sizes = [each.batch_size for each in passes]
+        self.size = sum(self.sizes)
+        self.scales = np.repeat([each.scale for each in passes], self.sizes) if passes else np.empty(0)
+        self.clipped_fraction = 0.0
+        self._passes = list(passes)
+        self._readings = Readings(space, self._occurrences(), self.size)
+        self._discard_non_finite()
+
+    def _occurrences(self) -> dict[str, Occurrences]:
+        found: dict[str, list[Occurrences]] = {}
+        base = 0
+        for each in self._passes:
+            for name, readings in each.tables.items():
+                found.setdefault(name, []).append(readings.after(base))
+            base += each.batch_size
+        return {name: Occurrences.concatenate(parts) for name, parts in found.items()}
+
+    @cached_property
+    def dense_squared_norms(self) -> Floats:
+        """Per example, over all dense parameters."""
+        per_pass = [
+            torch.stack([gradient.squared_norms() for gradient in each.dense.values()]).sum(dim=0).double().numpy()
+            if each.dense
+            else np.zeros(each.batch_size)
+            for each in self._passes
+        ]
+        return self.scales**2 * (np.concatenate(per_pass) if per_pass else np.empty(0))
+
+    def _discard_non_finite(self) -> None:
+        everything = np.ones(self._readings.order.rows.size, dtype=np.bool_)
+        squares = self.dense_squared_norms + self._readings.example_squared_norms(everything)
+        self.finite: NDArray[np.bool_] = np.isfinite(squares)
+        if self.finite.all():
+            return
+        self.dense_squared_norms[~self.finite] = 0.0
+        finite = torch.from_numpy(self.finite)
+        kept = {name: readings.of_examples(finite) for name, readings in self._occurrences().items()}
+        self._readings = Readings(self.space, kept, self.size)
+
+    def contributions(self, norm: float, domain: NDArray[np.int64] | None = None) -> RowCounts:
+        """The contribution map, clipped per example to ``norm``."""
+        return self._readings.contributions(norm, self.finite, domain)
+
+    def surviving(self, selected: Selected) -> NDArray[np.bool_]:
+        """For each touched row: is it selected, or in a table that is always on?"""
+        rows = self._readings.order.rows
+        return (rows >= self.space.selectable_size) | contains(selected.rows, rows)
+
+    def clip_weights(self, squared_norms: Floats, clip: float) -> Tensor:
+        """What each recorded gradient is multiplied with, so that its example's norm is at most ``clip``."""
+        norms = np.sqrt(squared_norms)
+        factors = np.minimum(1.0, clip * CLIP_SLACK / np.maximum(norms, np.finfo(np.float64).tiny))
+        self.clipped_fraction = float(np.mean(factors < 1.0)) if factors.size else 0.0
+        return torch.from_numpy((factors * self.scales * self.finite).astype(np.float32))
+
+    def squared_norms(self, survives: NDArray[np.bool_]) -> Floats:
+        """Per example, over the dense parameters and the surviving rows: one joint norm."""
+        return self.dense_squared_norms + self.scales**2 * self._readings.example_squared_norms(survives)
+
+    def masked_squared_norms(
+        self, survives: NDArray[np.bool_], masks: dict[int, tuple[NDArray[np.int64], Tensor]]
+    ) -> Floats:
+        """The same where only single coordinates of the selectable tables survive (per table: rows, mask)."""
+        always_on = survives & (self._readings.order.rows >= self.space.selectable_size)
+        tables = self._readings.example_squared_norms(always_on)
+        for place, (rows, mask) in masks.items():
+            tables = tables + self._readings.masked_squared_norms(place, rows, mask)
+        return self.dense_squared_norms + self.scales**2 * tables
+
+    def row_sums(
+        self, place: int, survives: NDArray[np.bool_], weights: Tensor
+    ) -> tuple[NDArray[np.int64], Tensor]:
+        """Surviving touched rows of table number ``place`` and their weighted sums."""
+        return self._readings.row_sums(place, survives, weights)
+
+    def accumulate_dense(self, name: str, out: Tensor, weights: Tensor) -> None:
+        """``out += sum_i weights[i] * G_i`` for the dense parameter ``name``."""
+        for each, part in zip(self._passes, weights.split(self.sizes), strict=True):
+            gradient = each.dense.get(name)
+            if gradient is not None:
+                gradient.accumulate(out, part)
+
+
+class ScoredBatch:
+    """A logical batch together with the rule's public bounds: what selection rules look at."""
+
+    def __init__(self, batch: LogicalBatch, rule: Rule) -> None:
+        self._batch = batch
+        self._rule = rule
+        self.space = batch.space
+
+    def contributions(self, norm: float, domain: NDArray[np.int64] | None = None) -> RowCounts:
+        """The contribution map."""
+        return self._batch.contributions(norm, domain)
+
+    def scores(self) -> RowCounts:
+        """Row norms of the mean gradient, each example clipped jointly over *all* it touches."""
+        batch, rule = self._batch, self._rule
+        everything = batch.surviving(Selected(np.empty(0, dtype=np.int64))) | True
+        weights = batch.clip_weights(batch.squared_norms(everything), rule.clip) / rule.batch
+        ids, norms = [], []
+        for place, table in enumerate(self.space.selectable):
+            rows, sums = batch.row_sums(place, everything, weights)
+            ids.append(self.space.number(table.name, rows))
+            norms.append(torch.linalg.vector_norm(sums, dim=1).double().numpy())
+        return RowCounts(np.concatenate(ids or [[]]).astype(np.int64), np.concatenate(norms or [[]]))

@@ -1,0 +1,262 @@
+"""The private optimiser: turns captured backward passes into private gradients for any torch optimiser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from sparsedp.clipping import Capture
+from sparsedp.randomness import NoiseSource
+from sparsedp.rows import RowGradient
+from sparsedp.selection import Rule
+from sparsedp.training.batch import LogicalBatch
+from sparsedp.training.lazy import LazyNoise
+from sparsedp.training.loader import PoissonLoader
+from sparsedp.training.step import StepGradient, private_gradient
+
+
+@dataclass(frozen=True)
+class LastStep:
+    """What a step released about itself: outputs of DP mechanisms and public sizes."""
+
+    step: int
+    rows: int
+    """Embedding rows that got noise."""
+    gradient_size: int
+    """Embedding coordinates that got noise."""
+    dense_size: int
+    """Coordinates of the dense parameters, which always get noise."""
+    table_coordinates: int
+    """What dense DP-SGD would noise in the tables."""
+    rows_per_table: Mapping[str, int]
+
+    @property
+    def reduction(self) -> float:
+        """How many times smaller the embedding gradient is than dense DP-SGD's."""
+        return self.table_coordinates / max(self.gradient_size, 1)
+
+
+@dataclass(frozen=True)
+class Diagnostics:
+    """NOT PRIVATE: computed from the examples without noise. For debugging on data that may be looked at."""
+
+    batch_size: int
+    clipped_fraction: float
+    non_finite_examples: int
+
+
+class PrivateOptimizer(Optimizer):
+    """One or several torch optimisers whose ``step`` first makes the gradient private.
+
+    ``step`` spends the step in the ledger, computes the private gradient of the logical batch, leaves it on
+    ``.grad`` (dense parameters dense, tables as coalesced sparse tensors, always-on tables dense unless
+    their optimiser wants them sparse) and lets the wrapped optimisers update. Schedulers, parameter groups,
+    gradient hooks and step hooks see what they would see in torch.
+    """
+
+    def __init__(
+        self,
+        optimizers: Sequence[Optimizer],
+        *,
+        capture: Capture,
+        rule: Callable[[], Rule],
+        source: NoiseSource,
+        charge: Callable[[], None],
+        loader: PoissonLoader | None,
+        lazy: LazyNoise | None,
+    ) -> None:
+        self.optimizers = list(optimizers)
+        self.last_step: LastStep | None = None
+        self.diagnostics: Diagnostics | None = None
+        self.callbacks: list[Callable[[LastStep], None]] = []
+        self.steps_taken = 0
+        self._capture = capture
+        self._rule = rule
+        self._source = source
+        self._charge = charge
+        self._loader = loader
+        self._lazy = lazy
+        self._accumulating = False
+        self._wants_sparse = _parameters_of(optimizers, torch.optim.SparseAdam)
+        # torch's schedulers and hooks look for these on the optimiser they are given.
+        self._optimizer_step_pre_hooks = optimizers[0]._optimizer_step_pre_hooks
+        self._optimizer_step_post_hooks = optimizers[0]._optimizer_step_post_hooks
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """The groups of all wrapped optimisers."""
+        return [group for optimizer in self.optimizers for group in optimizer.param_groups]
+
+    @property
+    def state(self) -> Any:  # type: ignore[override]
+        """The state of the wrapped optimiser (of several: merged)."""
+        if len(self.optimizers) == 1:
+            return self.optimizers[0].state
+        return {parameter: state for optimizer in self.optimizers for parameter, state in optimizer.state.items()}
+
+    @property
+    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
+        """The defaults of the first wrapped optimiser."""
+        return self.optimizers[0].defaults
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refused: parameters must be known when the model is made private."""
+        raise RuntimeError("add_param_group: give the optimiser all its parameters before make_private")
+
+    def state_dict(self) -> dict[str, Any]:
+        """The wrapped optimiser's own (of several: a list under ``optimizers``)."""
+        if len(self.optimizers) == 1:
+            return self.optimizers[0].state_dict()
+        return {"optimizers": [optimizer.state_dict() for optimizer in self.optimizers]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """The reverse of ``state_dict``."""
+        states = state_dict["optimizers"] if len(self.optimizers) > 1 else [state_dict]
+        for optimizer, state in zip(self.optimizers, states, strict=True):
+            optimizer.load_state_dict(state)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget gradients and captured passes; between the pieces of one logical batch it forgets nothing."""
+        if self._accumulating:
+            return
+        self._capture.take()
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """Take one private step. Before the last piece of a logical batch it only remembers the piece."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        if self._loader is not None and self._loader.mid_batch:
+            self._accumulating = True
+            return loss
+        self._check_one_batch()
+        passes = self._capture.take()
+        rule = self._rule()
+        self._charge()
+        batch = LogicalBatch(passes, rule.space)
+        gradient = private_gradient(
+            batch, rule, self._capture.dense, self._source, rows_owe=self._lazy is not None
+        )
+        self.assign(gradient)
+        if self._lazy is not None:
+            self._lazy.before_update(rule)
+        for optimizer in self.optimizers:
+            optimizer.step()
+        if self._lazy is not None:
+            self._lazy.after_update()
+        self._accumulating = False
+        self.steps_taken += 1
+        self._report(batch, rule, gradient)
+        return loss
+
+    def _check_one_batch(self) -> None:
+        """One step per Poisson batch: anything else is not what the accountant was told."""
+        if self._loader is None:
+            return
+        batches, self._loader.logical_batches = self._loader.logical_batches, 0
+        if batches == 0:
+            raise RuntimeError(
+                "step() without a new batch of private.data_loader: each Poisson batch pays for one step only"
+            )
+        if batches > 1:
+            raise RuntimeError(
+                f"step() after {batches} batches of private.data_loader: a step is accounted for one Poisson "
+                "batch. For larger batches raise expected_batch_size and set physical_batch_size"
+            )
+
+    def assign(self, gradient: StepGradient) -> None:
+        """Put the private gradient where torch's optimisers look for it."""
+        for name, values in gradient.dense.items():
+            _set_grad(self._capture.dense[name], values)
+        for name, rows in gradient.tables.items():
+            table = self._capture.tables[name]
+            parameter = table.parameter
+            if isinstance(rows, Tensor) and parameter in self._wants_sparse:
+                rows = RowGradient(torch.arange(table.rows), rows)
+            _set_grad(parameter, rows if isinstance(rows, Tensor) else rows.to_sparse(table.rows))
+
+    def _report(self, batch: LogicalBatch, rule: Rule, gradient: StepGradient) -> None:
+        self.last_step = LastStep(
+            step=self.steps_taken,
+            rows=sum(gradient.rows_per_table.values()),
+            gradient_size=gradient.gradient_size,
+            dense_size=gradient.dense_size,
+            table_coordinates=rule.space.coordinates,
+            rows_per_table=gradient.rows_per_table,
+        )
+        self.diagnostics = Diagnostics(
+            batch_size=batch.size,
+            clipped_fraction=batch.clipped_fraction,
+            non_finite_examples=int((~batch.finite).sum()),
+        )
+        for callback in self.callbacks:
+            callback(self.last_step)
+
+
+def _set_grad(parameter: nn.Parameter, values: Tensor) -> None:
+    """Assign, and run the gradient hooks that the user registered on the parameter, as backward would."""
+    if values.dtype != parameter.dtype:
+        values = values.to(parameter.dtype)
+    for hook in (parameter._backward_hooks or {}).values():
+        replaced = hook(values)
+        values = values if replaced is None else replaced
+    parameter.grad = values
+    for after in (parameter._post_accumulate_grad_hooks or {}).values():
+        if not isinstance(getattr(after, "__self__", None), Capture):  # which listens for stray gradients
+            after(parameter)
+
+
+def _parameters_of(optimizers: Sequence[Optimizer], kind: type[Optimizer]) -> set[nn.Parameter]:
+    return {
+        parameter
+        for optimizer in optimizers
+        if isinstance(optimizer, kind)
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    }
+
+
+SPARSE_CAPABLE = (torch.optim.SGD, torch.optim.Adagrad, torch.optim.SparseAdam)
+
+
+def check_optimizers(
+    optimizers: Sequence[Optimizer], capture: Capture, selectable: Sequence[str], always_on: Sequence[str]
+) -> None:
+    """Refuse an optimiser that cannot take what it would get, before the first step."""
+    owner = {
+        parameter: optimizer
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    }
+    trained = {**capture.dense, **{name: table.parameter for name, table in capture.tables.items()}}
+    missing = [name for name, parameter in trained.items() if parameter not in owner]
+    if missing:
+        raise ValueError(
+            f"optimizer does not hold the trainable parameters {missing}: freeze them with "
+            "requires_grad_(False), or add them, since clipping counts them"
+        )
+    for name in selectable:
+        optimizer = owner[capture.tables[name].parameter]
+        takes_sparse = isinstance(optimizer, SPARSE_CAPABLE) or getattr(optimizer, "takes_sparse", False)
+        if not takes_sparse:
+            raise ValueError(
+                f"optimizer {type(optimizer).__name__} cannot take sparse gradients, and table {name!r} gets "
+                "them: give the tables SGD, Adagrad, SparseAdam or RowWiseAdagrad, and pass both optimisers "
+                "as a list"
+            )
+        weight_decay = any(group.get("weight_decay") for group in optimizer.param_groups)
+        if weight_decay:
+            raise ValueError(f"optimizer with weight_decay cannot take the sparse gradients of table {name!r}")
+    for name in capture.dense:
+        if isinstance(owner[capture.dense[name]], torch.optim.SparseAdam):
+            raise ValueError(f"optimizer SparseAdam cannot take the dense gradient of parameter {name!r}")

@@ -1,0 +1,87 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparsedp.mechanisms.histogram import (
+    check_choice,
+    check_histogram,
+    distinct_integers,
+    is_touched,
+    sample_untouched,
+    untouched_ids,
+)
+from sparsedp.randomness import NoiseSource
+
+touched_sets = st.sets(st.integers(0, 40), max_size=41).map(lambda s: np.array(sorted(s), dtype=np.int64))
+
+
+@given(touched_sets)
+def test_ranks_count_through_the_untouched_rows(ids):
+    size = 41
+    expected = np.setdiff1d(np.arange(size), ids)
+    assert np.array_equal(untouched_ids(ids, np.arange(size - ids.size)), expected)
+    assert np.array_equal(is_touched(ids, np.arange(size)), np.isin(np.arange(size), ids))
+
+
+@given(touched_sets, st.integers(0, 41), st.integers(0, 2**32))
+@settings(deadline=None)
+def test_a_sample_is_distinct_and_untouched(ids, k, seed):
+    size = 41
+    k = min(k, size - ids.size)
+    sample = sample_untouched(ids, size, k=k, stream=NoiseSource(seed=seed).noise)
+    assert sample.size == np.unique(sample).size == k
+    assert not np.isin(sample, ids).any()
+    assert np.all((sample >= 0) & (sample < size))
+
+
+@pytest.mark.parametrize(("high", "k"), [(6, 2), (7, 5), (9, 3)])
+def test_every_set_is_equally_likely(high, k, stream, follows):
+    sets = [distinct_integers(high, k=k, stream=stream) for _ in range(20_000)]
+    codes = np.array([(1 << chosen).sum() for chosen in sets])
+    _, counts = np.unique(codes, return_counts=True)
+    from math import comb
+
+    assert counts.size == comb(high, k)
+    assert follows(counts, np.full(counts.size, 1 / counts.size))
+
+
+def test_a_large_id_space_is_no_burden(stream):
+    sample = sample_untouched(np.arange(10**5) * 10**13, 10**18, k=1000, stream=stream)
+    assert sample.size == 1000
+    assert sample.max() > 9 * 10**17
+
+
+@pytest.mark.parametrize(
+    ("ids", "values", "size", "named"),
+    [
+        ([0, 1], [1.0], 5, "values"),
+        ([1, 0], [1.0, 1.0], 5, "ids"),
+        ([1, 1], [1.0, 1.0], 5, "ids"),
+        ([-1, 1], [1.0, 1.0], 5, "ids"),
+        ([0, 5], [1.0, 1.0], 5, "ids"),
+        ([0.5], [1.0], 5, "ids"),
+        ([[0]], [1.0], 5, "ids"),
+        ([0], [np.nan], 5, "values"),
+        ([0], [np.inf], 5, "values"),
+        ([], [], 0, "size"),
+        ([], [], 2**63, "size"),
+        ([], [], 2.5, "size"),
+    ],
+)
+def test_bad_histograms_are_refused_by_name(ids, values, size, named):
+    with pytest.raises(ValueError, match=f"^{named} "):
+        check_histogram(ids, values, size)
+
+
+@pytest.mark.parametrize("k", [0, -1, 6, 1.5])
+def test_bad_k(k):
+    with pytest.raises(ValueError, match="^k "):
+        check_choice(k, 5)
+
+
+def test_an_empty_histogram_is_fine():
+    ids, values, size = check_histogram([], [], 3)
+    assert ids.dtype == np.int64
+    assert values.dtype == np.float64
+    assert size == 3

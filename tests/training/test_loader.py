@@ -1,0 +1,135 @@
+"""Poisson loading: independent inclusion, empty batches, pieces, workers, position."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, WeightedRandomSampler
+
+from sparsedp.randomness import NoiseSource
+from sparsedp.training.loader import PoissonLoader, check_loader
+
+
+def loader(n: int, q: float, seed: int = 0, **options: object) -> PoissonLoader:
+    data = TensorDataset(torch.arange(n), torch.zeros(n))
+    physical = options.pop("physical_batch_size", None)
+    return PoissonLoader(
+        DataLoader(data, batch_size=4, **options),  # type: ignore[arg-type]
+        sampling_rate=q,
+        stream=NoiseSource(seed).sampling,
+        physical_batch_size=physical,  # type: ignore[arg-type]
+    )
+
+
+def test_inclusion_is_independent_and_of_the_right_rate() -> None:
+    """Each example's count is binomial; pairs are uncorrelated; sizes vary as binomial. Each at 1e-8."""
+    n, q, steps = 60, 0.1, 4000
+    made = loader(n, q)
+    included = np.zeros((steps, n))
+    for step in range(steps):
+        included[step, made.indices(step)] = 1
+    counts = included.sum(axis=0)
+    assert np.sum((counts - steps * q) ** 2 / (steps * q * (1 - q))) < stats.chi2.isf(1e-8, n)
+    sizes = included.sum(axis=1)
+    dispersion = np.sum((sizes - n * q) ** 2) / (n * q * (1 - q))
+    assert stats.chi2.isf(1 - 1e-8, steps) < dispersion < stats.chi2.isf(1e-8, steps)
+    fixed_size = np.sum((np.full(steps, 6) - n * q) ** 2) / (n * q * (1 - q))
+    assert fixed_size < stats.chi2.isf(1 - 1e-8, steps)  # shuffled batches of fixed size would be caught
+    correlation = np.corrcoef(included.T)[np.triu_indices(n, 1)]
+    assert np.abs(correlation).max() < stats.norm.isf(1e-8 / correlation.size) / np.sqrt(steps)
+
+
+def test_an_epoch_and_the_position_within_it() -> None:
+    made = loader(40, 0.1)
+    assert len(made) == 10
+    first = [batch[0].tolist() for batch, _ in zip(made, range(4), strict=False)]
+    assert made.position == 4
+    again = loader(40, 0.1)
+    again.position = 4
+    rest = [batch[0].tolist() for batch in again]
+    whole = [batch[0].tolist() for batch in loader(40, 0.1)]
+    assert first + rest == whole
+    assert again.position == 10
+
+
+def test_empty_batches_have_the_structure_of_full_ones() -> None:
+    class Records(Dataset):  # type: ignore[type-arg]
+        def __len__(self) -> int:
+            return 1000
+
+        def __getitem__(self, n: int) -> dict[str, object]:
+            return {"x": (torch.zeros(3), torch.tensor(n)), "y": 1.0}
+
+    made = PoissonLoader(
+        DataLoader(Records(), batch_size=1), sampling_rate=1e-3, stream=NoiseSource(0).sampling
+    )
+    batches = [batch for batch, _ in zip(made, range(30), strict=False)]
+    empty = [batch for batch in batches if not len(batch["y"])]
+    assert empty
+    assert empty[0]["x"][0].shape == (0, 3)
+    assert empty[0]["x"][1].dtype == torch.int64
+
+
+def test_a_logical_batch_arrives_in_pieces() -> None:
+    whole = [batch[0].tolist() for batch in loader(200, 0.1)]
+    made = loader(200, 0.1, physical_batch_size=3)
+    joined: list[list[int]] = [[]]
+    for ids, _ in made:
+        assert len(ids) <= 3
+        joined[-1] += ids.tolist()
+        if not made.mid_batch:
+            joined.append([])
+    assert joined[:-1] == whole
+
+
+def test_workers_give_the_same_batches() -> None:
+    plain = [batch[0].tolist() for batch in loader(100, 0.05)]
+    assert [batch[0].tolist() for batch in loader(100, 0.05, num_workers=2)] == plain
+
+
+def test_sampling_does_not_pass_over_the_data() -> None:
+    class Huge(Dataset):  # type: ignore[type-arg]
+        collates = True
+
+        def __len__(self) -> int:
+            return 45_000_000
+
+        def __getitems__(self, indices: np.ndarray) -> torch.Tensor:
+            return torch.from_numpy(indices)
+
+    made = PoissonLoader(
+        DataLoader(Huge(), batch_size=2048), sampling_rate=2048 / 45e6, stream=NoiseSource(0).sampling
+    )
+    import tracemalloc
+
+    tracemalloc.start()
+    batch = next(iter(made))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert 1500 < len(batch) < 2600
+    assert peak < 2e6
+    assert made.steps_per_epoch == 21973
+
+
+class Endless(IterableDataset):  # type: ignore[type-arg]
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        yield torch.zeros(1)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([1, 2], "DataLoader"),
+        (DataLoader(Endless()), "map-style"),
+        (DataLoader(TensorDataset(torch.empty(0))), "empty"),
+        (
+            DataLoader(TensorDataset(torch.zeros(3)), sampler=WeightedRandomSampler([1.0, 1.0, 1.0], 3)),
+            "WeightedRandomSampler",
+        ),
+    ],
+)
+def test_loaders_that_cannot_be_sampled_are_refused(given: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_loader(given)
