@@ -3,11 +3,12 @@
 import math
 
 import pytest
-from dp_accounting import GaussianDpEvent, NonPrivateDpEvent
+from dp_accounting import GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent, PoissonSampledDpEvent
 
 from sparsedp.accounting import ledger_allowance
 from sparsedp.accounting.analytic_gaussian import analytic_gaussian_epsilon
 from sparsedp.accounting.budget import BudgetExceeded
+from sparsedp.accounting.calibration import calibrate
 from sparsedp.accounting.ledger import Ledger
 
 DELTA = 1e-5
@@ -86,6 +87,30 @@ def test_steps_run_exactly_to_the_budget_and_one_more_is_refused(tmp_path, accou
     assert accountant == ["max_steps", "epsilon_of"]  # once for all steps, once for the spend
     ledger.close()
     assert Ledger.read(path).statement().epsilon <= 1.0
+
+
+def test_a_calibrated_run_fits_its_budget_to_the_last_step(tmp_path):
+    delta, rate, steps = 1 / 4.5e8, 2048 / 4.5e7, 21_973
+    once = GaussianDpEvent(20.0)
+    sigma = calibrate(
+        target_epsilon=1.0, target_delta=delta, sampling_rate=rate, steps=steps, extra_events=[once]
+    )
+    with Ledger.open(tmp_path / "data.ledger", budget=(1.0, delta)) as ledger:
+        ledger.spend(once)
+        step = ledger.stepper(PoissonSampledDpEvent(rate, GaussianDpEvent(sigma)), reserve=4096)
+        for _ in range(steps):
+            step()
+        assert ledger.statement().epsilon <= 1.0
+        more, _ = run_out(step)
+    assert more < 0.02 * steps
+
+
+def test_steps_that_cost_next_to_nothing_are_not_refused(tmp_path):
+    with Ledger.open(tmp_path / "data.ledger", budget=(1.0, DELTA)) as ledger:
+        for event in (NoOpDpEvent(), PoissonSampledDpEvent(1e-9, GaussianDpEvent(1e4))):
+            step = ledger.stepper(event)
+            for _ in range(100):
+                step()
 
 
 def test_a_spend_is_refused_whole(tmp_path):

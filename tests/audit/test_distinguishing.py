@@ -100,7 +100,7 @@ def test_identical_data_is_never_refuted(stream):
 
 
 def test_choosing_on_the_same_runs_would_carry_luck_over(stream):
-    """Why the halves are apart: at low confidence the best of many events on its own runs exceeds the truth often."""
+    """Why the halves are apart: the best of many events, judged on its own runs, is too good too often."""
     lucky = held_out = 0
     for _ in range(300):
         result = audit(
@@ -160,7 +160,7 @@ def test_bad_input(call, named):
 
 
 def test_a_mechanism_that_answers_nonsense_is_named(stream):
-    with pytest.raises(ValueError, match="^mechanism "):
+    with pytest.raises(ValueError, match=r"^mechanism "):
         audit(lambda *_: [1.0], (0, 1), runs=10, delta=0.0, claimed=1.0, stream=stream)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,15 +15,14 @@ from sparsedp.rows.occurrences import Occurrences
 
 
 @pytest.fixture(autouse=True)
-def _fixed_seed() -> Iterator[None]:
+def _fixed_seed() -> None:
     torch.manual_seed(20231)
-    yield
 
 
 def losses_of(output: Any) -> Tensor:
-    """One loss per example; of every tensor of the output, unequal in every coordinate."""
+    """One loss per example, of every tensor of the output, different in every coordinate."""
     tensors = [output] if isinstance(output, Tensor) else [o for o in output if isinstance(o, Tensor)]
-    total = 0
+    total = torch.zeros(())
     for tensor in tensors:
         flat = tensor.flatten(1)
         ramp = torch.linspace(0.5, 1.5, flat.shape[1], dtype=flat.dtype)
@@ -31,7 +30,9 @@ def losses_of(output: Any) -> Tensor:
     return total
 
 
-def one_by_one(model: nn.Module, inputs: tuple[Any, ...], losses: Callable[[Any], Tensor], batch: int) -> dict:
+def one_by_one(
+    model: nn.Module, inputs: tuple[Any, ...], losses: Callable[[Any], Tensor], batch: int
+) -> dict[str, Tensor]:
     """{parameter name: (B, *shape)}, each gradient from a backward pass of its own."""
     grads: dict[str, list[Tensor]] = {n: [] for n, p in model.named_parameters() if p.requires_grad}
     for i in range(batch):
@@ -40,16 +41,13 @@ def one_by_one(model: nn.Module, inputs: tuple[Any, ...], losses: Callable[[Any]
             Tensor, lambda x, i=i: x[i : i + 1] if x.dim() and x.shape[0] == batch else x, inputs
         )
         losses(model(*alone)).sum().backward()
-        for name, parameter in model.named_parameters():
-            if parameter.requires_grad:
-                grad = parameter.grad
-                dense = torch.zeros_like(parameter) if grad is None else grad.to_dense().clone()
-                grads[name].append(dense)
+        for name in grads:
+            parameter = model.get_parameter(name)
+            grad = parameter.grad
+            grads[name].append(torch.zeros_like(parameter) if grad is None else grad.to_dense().clone())
     model.zero_grad()
-    return {
-        name: torch.stack(each) if each else torch.zeros(0, *model.get_parameter(name).shape)
-        for name, each in grads.items()
-    }
+    empty = {name: torch.zeros(0, *model.get_parameter(name).shape) for name in grads}
+    return {name: torch.stack(each) if each else empty[name] for name, each in grads.items()}
 
 
 def rows_of(read: Occurrences, batch: int, shape: torch.Size) -> Tensor:
@@ -67,13 +65,16 @@ def rows_of(read: Occurrences, batch: int, shape: torch.Size) -> Tensor:
 
 def assert_close(found: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
     """Relative to the largest example's norm."""
-    size = expected.double().flatten(1).norm(dim=1).max() if expected.numel() else torch.zeros(())
     assert found.shape == expected.shape
-    worst = (found.double() - expected.double()).abs().max() if found.numel() else torch.zeros(())
-    assert worst <= tolerance * size + 1e-12, f"{worst} > {tolerance} * {size}"
+    if expected.numel():
+        size = expected.double().flatten(1).norm(dim=1).max()
+        worst = (found.double() - expected.double()).abs().max()
+        assert worst <= tolerance * size + 1e-12, f"{worst} > {tolerance} * {size}"
 
 
-def compare(captured: Captured, capture: Capture, expected: dict[str, Tensor], tolerance: float = 1e-5) -> None:
+def assert_gradients(
+    captured: Captured, capture: Capture, expected: dict[str, Tensor], tolerance: float = 1e-5
+) -> None:
     """Norms, made gradients and weighted sums of one backward pass against the reference."""
     batch, scale = captured.batch_size, captured.scale
     reached = {capture.tables[name].parameter_name for name in captured.tables} | set(captured.dense)
@@ -98,9 +99,33 @@ def compare(captured: Captured, capture: Capture, expected: dict[str, Tensor], t
         assert_close((out - start).unsqueeze(0), total.unsqueeze(0), 10 * tolerance)
 
 
-@pytest.fixture()
+@pytest.fixture
+def reference() -> Callable[..., dict[str, Tensor]]:
+    """reference(model, inputs, batch=..., losses=...): per-example gradients by name, one at a time."""
+
+    def run(
+        model: nn.Module, inputs: tuple[Any, ...], batch: int, losses: Callable[[Any], Tensor] = losses_of
+    ) -> dict[str, Tensor]:
+        return one_by_one(model, inputs, losses, batch)
+
+    return run
+
+
+@pytest.fixture
+def agree() -> Callable[..., None]:
+    """agree(captured, capture, expected): see ``assert_gradients``."""
+    return assert_gradients
+
+
+@pytest.fixture
+def losses() -> Callable[[Any], Tensor]:
+    """One loss per example."""
+    return losses_of
+
+
+@pytest.fixture
 def check() -> Callable[..., Capture]:
-    """check(model, *inputs): captured per-example gradients equal the reference's; nothing is left behind."""
+    """check(model, *inputs): the captured gradients are the reference's, and nothing is left behind."""
 
     def run(
         model: nn.Module,
@@ -108,30 +133,27 @@ def check() -> Callable[..., Capture]:
         losses: Callable[[Any], Tensor] = losses_of,
         reduction: str = "mean",
         tolerance: float = 1e-5,
-        batch: int | None = None,
     ) -> Capture:
-        batch = inputs[0].shape[0] if batch is None else batch
+        batch = inputs[0].shape[0]
+        keys, kind = list(model.state_dict()), type(model)
+        trainable = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
         expected = one_by_one(model, inputs, losses, batch)
         with torch.no_grad():
-            before = losses(model(*inputs)) if not _random(model) else None
+            before = losses(model(*inputs))
         capture = Capture(model, loss_reduction=reduction)
         each = losses(model(*inputs))
-        if before is not None:
-            assert torch.allclose(each, before, rtol=1e-4, atol=1e-5)
+        assert torch.allclose(each, before, rtol=1e-4, atol=1e-5)
         getattr(each, reduction)().backward()
         assert all(parameter.grad is None for parameter in model.parameters())
-        assert all(p.requires_grad for p in [*capture.dense.values()])
+        assert {name for name, parameter in model.named_parameters() if parameter.requires_grad} == trainable
+        assert (list(model.state_dict()), type(model)) == (keys, kind)
         [captured] = capture.take()
         assert captured.batch_size == batch
         assert captured.scale == (batch if reduction == "mean" else 1)
-        compare(captured, capture, expected, tolerance)
+        assert_gradients(captured, capture, expected, tolerance)
         assert capture.take() == []
         capture.detach()
         assert not any("forward" in vars(module) for module in model.modules())
         return capture
 
     return run
-
-
-def _random(model: nn.Module) -> bool:
-    return any(isinstance(m, nn.Dropout) and m.p > 0 for m in model.modules())

@@ -39,13 +39,13 @@ def dense_weights(epsilon=EPSILON):
 def test_k_draws_have_the_law_of_the_textbook(k, stream, follows):
     found = [
         exponential_top_k(IDS, SCORES, SIZE, k=k, epsilon=EPSILON, sensitivity=SENSITIVITY, stream=stream)
-        for _ in range(20_000)
+        for _ in range(5_000)
     ]
     assert all(each.size == k for each in found)
     counts = np.bincount([(1 << each).sum() for each in found], minlength=1 << SIZE)
     assert follows(counts, peeling(dense_weights(), k))
     if k < SIZE:
-        assert not follows(counts, peeling(dense_weights(1.3 * EPSILON), k))
+        assert not follows(counts, peeling(dense_weights(1.5 * EPSILON), k))
 
 
 def test_one_draw_of_a_few_candidates(stream, follows):
@@ -66,7 +66,7 @@ def test_adversarial_moves_stay_within_epsilon_and_its_range(scores, moves, epsi
 @given(st.lists(arrays(np.float64, (4, 3), elements=st.floats(-3, 3)), min_size=1, max_size=4))
 @settings(max_examples=200, deadline=None)
 def test_the_sensitivity_of_capped_row_norms(gradients):
-    """WIDE's scores: the norm of each row of the mean clipped gradient, capped; min(S0, S1/b), add or remove."""
+    """WIDE's scores, capped row norms of the mean clipped gradient: min(S0, S1/b), add or remove."""
     cap, clip, batch = 0.4, 1.5, 2.0
     clipped = [g / max(1.0, np.linalg.norm(g) / clip) for g in gradients]
 
@@ -77,8 +77,8 @@ def test_the_sensitivity_of_capped_row_norms(gradients):
 
 
 def test_audit_of_one_draw(stream):
-    pair = (np.array([1.0, -1.0, -1.0]), np.array([0.0, 0.0, 0.0]) - np.array([3.0, 0.0, 0.0]))
-    pair = (pair[1] + np.array([1.0, -1.0, -1.0]), pair[1])
+    scores = np.array([-3.0, 0.0, 0.0])
+    pair = (scores + np.array([1.0, -1.0, -1.0]), scores)
 
     def mechanism(factor):
         def run(scores, stream, runs):
@@ -95,30 +95,32 @@ def test_audit_of_one_draw(stream):
 
 
 def test_audit_of_k_draws(stream):
-    """Scores that move apart by 2 on a heavy row: k draws cost up to k epsilon, and no more."""
-    epsilon, k, others = 0.5, 3, 40
+    """A heavy row that moves while all others stand still: k draws cost up to k epsilon, and no more."""
+    epsilon, k, others = 1.0, 5, 40
     ids = np.array([7])
 
     def once(score, stream):
-        return exponential_top_k(ids, [score], others + 1, k=k, epsilon=epsilon, sensitivity=0.5, stream=stream)
+        return exponential_top_k(
+            ids, [score], others + 1, k=k, epsilon=epsilon, sensitivity=0.5, stream=stream
+        )
 
     mechanism = repeated(once, lambda found: float(7 in found))
-    result = audit(mechanism, (8.0, 9.0), runs=40_000, delta=0.0, claimed=k * epsilon, stream=stream)
+    result = audit(mechanism, (3.0, 4.0), runs=5_000, delta=0.0, claimed=k * epsilon, stream=stream)
     assert not result.refuted
     assert result.lower_bound > 0.5
 
 
 def test_the_printed_exponent_of_sgo_algorithm_4_is_not_private():
     """P(x) ~ exp(-B F_S(x) / (eps n)) on a net of [0, 1] with the loss |x - z|, B = 1, replace-one."""
-    net, epsilon, n, bound = np.linspace(0.0, 1.0, 11), 0.1, 4, 1.0
+    net, epsilon, n, bound = np.linspace(0.0, 1.0, 11), 0.1, 2, 1.0
 
     def risk(data):
         return np.abs(net[:, None] - np.asarray(data)[None, :]).mean(axis=1)
 
-    pair = (risk([0.0, 0.0, 0.0, 0.0]), risk([1.0, 0.0, 0.0, 0.0]))
+    pair = (risk([0.0, 0.0]), risk([1.0, 0.0]))
     printed = [softmax(-bound / (epsilon * n) * r) for r in pair]
     corrected = [softmax(-epsilon * n / (2 * bound) * r) for r in pair]
-    assert exact_epsilon(*printed) == pytest.approx(0.80, abs=0.01)
+    assert exact_epsilon(*printed) == pytest.approx(3.53, abs=0.01)
     assert exact_epsilon(*corrected) < epsilon
 
 
@@ -145,5 +147,5 @@ def test_bad_input(bad, named, stream):
 
 @pytest.mark.parametrize("scores", [[], np.zeros((3, 0)), 1.0, [np.nan, 1.0]])
 def test_bad_scores(scores, stream):
-    with pytest.raises(ValueError, match="^scores "):
+    with pytest.raises(ValueError, match=r"^scores "):
         exponential(scores, epsilon=1.0, sensitivity=1.0, stream=stream)

@@ -1,8 +1,19 @@
+import tracemalloc
+from math import comb
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sparsedp.mechanisms import (
+    exponential_top_k,
+    sparse_vector,
+    thresholded_counts,
+    top_k_gaussian,
+    top_k_gumbel,
+    top_k_laplace,
+)
 from sparsedp.mechanisms.histogram import (
     check_choice,
     check_histogram,
@@ -40,8 +51,6 @@ def test_every_set_is_equally_likely(high, k, stream, follows):
     sets = [distinct_integers(high, k=k, stream=stream) for _ in range(20_000)]
     codes = np.array([(1 << chosen).sum() for chosen in sets])
     _, counts = np.unique(codes, return_counts=True)
-    from math import comb
-
     assert counts.size == comb(high, k)
     assert follows(counts, np.full(counts.size, 1 / counts.size))
 
@@ -76,7 +85,7 @@ def test_bad_histograms_are_refused_by_name(ids, values, size, named):
 
 @pytest.mark.parametrize("k", [0, -1, 6, 1.5])
 def test_bad_k(k):
-    with pytest.raises(ValueError, match="^k "):
+    with pytest.raises(ValueError, match=r"^k "):
         check_choice(k, 5)
 
 
@@ -85,3 +94,26 @@ def test_an_empty_histogram_is_fine():
     assert ids.dtype == np.int64
     assert values.dtype == np.float64
     assert size == 3
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "options"),
+    [
+        (thresholded_counts, {"std": 1.0, "threshold": 7.0}),
+        (top_k_gaussian, {"k": 1000, "std": 1.0}),
+        (top_k_laplace, {"k": 1000, "epsilon": 1.0, "sensitivity": 1.0}),
+        (top_k_gumbel, {"k": 1000, "epsilon": 1.0}),
+        (exponential_top_k, {"k": 1000, "epsilon": 1.0, "sensitivity": 1.0}),
+        (sparse_vector, {"threshold": 20.0, "positives": 100, "threshold_scale": 1.0, "query_scale": 1.0}),
+    ],
+)
+def test_memory_is_that_of_the_touched_rows(mechanism, options, stream):
+    """A billion rows, a hundred thousand touched: a few MB, where one number a row would be 8 GB."""
+    ids = np.arange(10**5) * 9_999
+    counts = np.ones(ids.size)
+    mechanism(ids, counts, 10**9, **options, stream=stream)
+    tracemalloc.start()
+    mechanism(ids, counts, 10**9, **options, stream=stream)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8 * 2**20

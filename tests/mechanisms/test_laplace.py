@@ -13,7 +13,7 @@ FALSE_ALARM = 1e-9
 def test_noise_is_laplace_of_the_stated_scale(stream):
     noise = laplace(np.full(200_000, -2.0), scale=3.0, stream=stream) + 2.0
     assert stats.kstest(noise, stats.laplace(scale=3.0).cdf).pvalue > FALSE_ALARM
-    assert stats.kstest(noise, stats.laplace(scale=3.1).cdf).pvalue < FALSE_ALARM
+    assert stats.kstest(noise, stats.laplace(scale=3.2).cdf).pvalue < FALSE_ALARM
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, -7.3, 1e6 / 3])
@@ -78,9 +78,9 @@ def test_event():
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, np.inf])
 def test_bad_input(bad, stream):
-    with pytest.raises(ValueError, match="^scale "):
+    with pytest.raises(ValueError, match=r"^scale "):
         laplace([1.0], scale=bad, stream=stream)
-    with pytest.raises(ValueError, match="^grid "):
+    with pytest.raises(ValueError, match=r"^grid "):
         laplace_on_grid([1.0], scale=1.0, grid=bad, stream=stream)
-    with pytest.raises(ValueError, match="^values "):
+    with pytest.raises(ValueError, match=r"^values "):
         laplace([np.inf], scale=1.0, stream=stream)

@@ -52,7 +52,7 @@ def test_its_regret_is_never_above_that_of_the_exponential_mechanism(scores, eps
 
 
 def test_audit_and_that_it_notices_a_missing_factor(stream):
-    pair = (np.array([-3.0, 1.0]), np.array([-1.0, -1.0]))
+    pair = (np.array([-2.0, 0.0]), np.array([-1.0, -1.0]))
 
     def mechanism(epsilon):
         def run(scores, stream, runs):

@@ -104,7 +104,9 @@ def test_linf_onto_a_box(x):
 
 
 def test_a_box_with_a_side_for_each_coordinate():
-    assert np.allclose(project_linf([5.0, -5.0], Box(np.array([0.0, -1.0]), np.array([1.0, 9.0]))), [1.0, -1.0])
+    assert np.allclose(
+        project_linf([5.0, -5.0], Box(np.array([0.0, -1.0]), np.array([1.0, 9.0]))), [1.0, -1.0]
+    )
 
 
 def test_large_and_ill_scaled_vectors():

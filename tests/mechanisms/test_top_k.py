@@ -41,9 +41,9 @@ def dense_top_k(noise, scale, k, stream, runs):
 @pytest.mark.parametrize("k", [1, 3, 5])
 def test_the_law_is_that_of_the_dense_form(form, k, stream, same_law):
     sparse, noise, scale = FORMS[form]
-    found = np.array([(1 << sparse(k=k, stream=stream)).sum() for _ in range(12_000)])
-    assert same_law(found, dense_top_k(noise, scale, k, stream, 400_000))
-    assert not same_law(found, dense_top_k(noise, 0.7 * scale, k, stream, 400_000))
+    found = np.array([(1 << sparse(k=k, stream=stream)).sum() for _ in range(4_000)])
+    assert same_law(found, dense_top_k(noise, scale, k, stream, 100_000))
+    assert not same_law(found, dense_top_k(noise, 0.5 * scale, k, stream, 100_000))
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -73,7 +73,7 @@ def test_one_example_moves_the_joint_histogram_as_stated(examples, data):
 
 def test_audit_of_the_gaussian(stream):
     """p = 4 rows move together; the statistic counts how many of them are among the top."""
-    p, others, mu, delta = 4, 60, 2.0, 0.05
+    p, others, mu, delta = 4, 60, 1.0, 0.05
     ids = np.arange(p)
 
     def mechanism(std):
@@ -83,10 +83,10 @@ def test_audit_of_the_gaussian(stream):
         return repeated(once, lambda found: float((found < p).sum()))
 
     claimed = analytic_gaussian_epsilon(delta, mu)
-    pair, options = (3.0, 2.0), {"runs": 20_000, "delta": delta, "claimed": claimed, "stream": stream}
+    pair, options = (3.0, 2.0), {"runs": 4_000, "delta": delta, "claimed": claimed, "stream": stream}
     assert not audit(mechanism(np.sqrt(p) / mu), pair, **options).refuted
-    # l_inf in place of l2, a quarter of the noise again for good measure:
-    assert audit(mechanism(0.5 / mu), (1.5, 0.5), **options).refuted
+    # Noise for one row where p move together:
+    assert audit(mechanism(0.25 * np.sqrt(p) / mu), (2.0, 1.0), **options).refuted
 
 
 def test_audit_of_the_laplace(stream):
@@ -98,7 +98,7 @@ def test_audit_of_the_laplace(stream):
             lambda found: float(found[0] == 0),
         )
 
-    options = {"runs": 30_000, "delta": 0.0, "claimed": 1.0, "stream": stream}
+    options = {"runs": 4_000, "delta": 0.0, "claimed": 1.0, "stream": stream}
     assert not audit(once(1.0), (3.0, 2.0), **options).refuted
     assert audit(once(0.4), (2.0, 1.0), **options).refuted
 
@@ -124,10 +124,9 @@ def test_no_pair_of_histograms_costs_more_than_k_epsilon(stream):
         weights = np.exp(epsilon * np.asarray(counts, dtype=float))
         sets = {}
         for order in itertools.permutations(range(rows), k):
-            left, probability = weights.sum(), 1.0
-            for row in order:
-                probability *= weights[row] / left
-                left -= weights[row]
+            probability = 1.0
+            for drawn, row in enumerate(order):
+                probability *= weights[row] / np.delete(weights, order[:drawn]).sum()
             sets[frozenset(order)] = sets.get(frozenset(order), 0.0) + probability
         return np.array([sets[key] for key in sorted(sets, key=sorted)])
 
@@ -149,11 +148,10 @@ def test_audit_catches_fest_claiming_epsilon_for_k_above_1(stream):
         lambda count, stream: top_k_gumbel([0], [count], others + 1, k=k, epsilon=epsilon, stream=stream),
         lambda found: float(found[0] == 0),
     )
-    options = {"runs": 40_000, "delta": 0.0, "stream": stream}
-    printed = audit(mechanism, (4.0, 5.0), claimed=epsilon, **options)
+    printed = audit(mechanism, (3.0, 4.0), runs=16_000, delta=0.0, claimed=epsilon, stream=stream)
     assert printed.refuted
-    assert printed.lower_bound == pytest.approx(2.3, abs=0.3)
-    assert not audit(mechanism, (4.0, 5.0), claimed=k * epsilon, **options).refuted
+    assert printed.lower_bound == pytest.approx(1.6, abs=0.2)
+    assert printed.lower_bound < k * epsilon
 
 
 def test_events():
@@ -165,14 +163,14 @@ def test_events():
 @pytest.mark.parametrize("k", [0, SIZE + 1])
 @pytest.mark.parametrize("form", FORMS)
 def test_bad_k(form, k, stream):
-    with pytest.raises(ValueError, match="^k "):
+    with pytest.raises(ValueError, match=r"^k "):
         FORMS[form][0](k=k, stream=stream)
 
 
 def test_bad_scale(stream):
-    with pytest.raises(ValueError, match="^std "):
+    with pytest.raises(ValueError, match=r"^std "):
         top_k_gaussian(IDS, COUNTS, SIZE, k=1, std=0.0, stream=stream)
-    with pytest.raises(ValueError, match="^epsilon "):
+    with pytest.raises(ValueError, match=r"^epsilon "):
         top_k_laplace(IDS, COUNTS, SIZE, k=1, epsilon=-1.0, sensitivity=1.0, stream=stream)
-    with pytest.raises(ValueError, match="^sensitivity "):
+    with pytest.raises(ValueError, match=r"^sensitivity "):
         top_k_laplace(IDS, COUNTS, SIZE, k=1, epsilon=1.0, sensitivity=np.nan, stream=stream)

@@ -3,36 +3,76 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 
-from dp_accounting.pld import PLDAccountant
-
+from sparsedp.accounting import cache
+from sparsedp.accounting.dominating import merged
 from sparsedp.accounting.events import DpEvent, Events, GaussianDpEvent, PoissonSampledDpEvent
-from sparsedp.accounting.validation import check_count, check_delta, check_epsilon, check_positive, check_rate
+from sparsedp.accounting.pld import Answer, delta_bound, epsilon_answer, tolerance
+from sparsedp.accounting.search import last_fitting, solve_falling
+from sparsedp.accounting.validation import (
+    check_count,
+    check_delta,
+    check_epsilon,
+    check_non_negative,
+    check_positive,
+    check_rate,
+)
 
-def _accountant(events: Events) -> PLDAccountant:
-    accountant = PLDAccountant(value_discretization_interval=1e-4)
-    for event, count in events:
-        accountant.compose(event, check_count("count", count, minimum=0))
-    return accountant
+_ROUGH = 100.0  # a first search makes do with this many times the tolerance
+_SIGMAS = (1e-2, 1e9)
+_MOST_STEPS = 10**9
+
+
+class LooseEpsilonWarning(UserWarning):
+    """An epsilon is an upper bound that a finer computation, too large to be made, would still have lowered."""
 
 
 def epsilon_of(events: Events, delta: float) -> float:
-    """Epsilon of all these events together, add-or-remove-one."""
-    return float(_accountant(events).get_epsilon(check_delta(delta)))
+    """Epsilon at `delta` of all these events together: one loss distribution, refined until it settles.
+
+    Guarantee: an upper bound under add-or-remove-one adjacency, above the exact value by no more than
+    `tolerance(epsilon)`; where that would take too large a grid, a `LooseEpsilonWarning` says so. Results are kept on
+    disk.
+    """
+    delta = check_delta(delta)
+    leaves = merged(events)
+    key = f"epsilon at {delta!r} of {leaves!r}"
+    stored = cache.load(key)
+    if isinstance(stored, list) and len(stored) == 2:
+        answer = Answer(float(stored[0]), bool(stored[1]))
+    else:
+        answer = epsilon_answer(leaves, delta)
+        cache.store(key, [answer.epsilon, answer.settled])
+    if not answer.settled:
+        warnings.warn(
+            f"epsilon {answer.epsilon:.4g} is a valid but not a tight upper bound", LooseEpsilonWarning, stacklevel=2
+        )
+    return answer.epsilon
 
 
 def delta_of(events: Events, epsilon: float) -> float:
-    """Delta of all these events together, add-or-remove-one."""
-    return float(_accountant(events).get_delta(epsilon))
+    """Delta at `epsilon` of all these events together: an upper bound, add-or-remove-one."""
+    return delta_bound(events, check_non_negative("epsilon", epsilon))
+
+
+def _once(events: Sequence[DpEvent]) -> list[tuple[DpEvent, int]]:
+    return [(event, 1) for event in events]
 
 
 def epsilon(
-    *, noise_multiplier: float, sampling_rate: float, steps: int, delta: float, extra_events: Sequence[DpEvent] = ()
+    *,
+    noise_multiplier: float,
+    sampling_rate: float,
+    steps: int,
+    delta: float,
+    extra_events: Sequence[DpEvent] = (),
 ) -> float:
-    """Epsilon of `steps` Poisson-sampled Gaussian steps and `extra_events`."""
-    step = PoissonSampledDpEvent(check_rate("sampling_rate", sampling_rate), GaussianDpEvent(check_positive("noise_multiplier", noise_multiplier)))
-    return epsilon_of([*((event, 1) for event in extra_events), (step, check_count("steps", steps, minimum=0))], delta)
+    """Epsilon at `delta` of `steps` Poisson-sampled Gaussian steps and, once each, `extra_events`."""
+    sigma = check_positive("noise_multiplier", noise_multiplier)
+    step = PoissonSampledDpEvent(check_rate("sampling_rate", sampling_rate), GaussianDpEvent(sigma))
+    return epsilon_of([*_once(extra_events), (step, check_count("steps", steps, minimum=0))], delta)
 
 
 def calibrate(
@@ -44,39 +84,83 @@ def calibrate(
     extra_events: Sequence[DpEvent] = (),
     step_event: Callable[[float], DpEvent] | None = None,
 ) -> float:
-    """The smallest noise multiplier within the target."""
-    check_epsilon(target_epsilon, "target_epsilon")
-    check_delta(target_delta, "target_delta")
-    check_rate("sampling_rate", sampling_rate)
-    check_count("steps", steps)
-    make = step_event or (lambda sigma: PoissonSampledDpEvent(sampling_rate, GaussianDpEvent(sigma)))
-    extra: list[tuple[DpEvent, int]] = [(event, 1) for event in extra_events]
+    """The smallest noise multiplier sigma with which `steps` steps and `extra_events` stay within the target.
 
-    def excess(log_sigma: float) -> float:
-        return epsilon_of([*extra, (make(math.exp(log_sigma)), steps)], target_delta) - target_epsilon
+    A step is `step_event(sigma)`, by default `PoissonSampled(sampling_rate, Gaussian(sigma))`; its cost must not rise
+    with sigma. Guarantee: `epsilon_of` the whole run, and of any part of it, is at most `target_epsilon`. For the sake
+    of the parts, whose grids differ, the aim is below the target by twice `tolerance(target_epsilon)`.
+    """
+    target = check_epsilon(target_epsilon, "target_epsilon")
+    delta = check_delta(target_delta, "target_delta")
+    rate = check_rate("sampling_rate", sampling_rate)
+    steps = check_count("steps", steps)
+    make = step_event or (lambda sigma: PoissonSampledDpEvent(rate, GaussianDpEvent(sigma)))
+    extra = merged(_once(extra_events))
+    key = f"sigma for {target!r} at {delta!r}: {steps} times {make(1.0)!r} and {extra!r}"
+    stored = cache.load(key)
+    if isinstance(stored, list) and len(stored) == 2 and stored[1] == repr(make(float(stored[0]))):
+        return float(stored[0])
+    sigma = _sigma(target, delta, steps, make, extra)
+    cache.store(key, [sigma, repr(make(sigma))])
+    return sigma
 
-    low, high = math.log(0.3), math.log(2.0)
-    while excess(high) > 0:
-        low, high = high, high + 1
-    while high - low > 1e-3:
-        middle = (low + high) / 2
-        low, high = (middle, high) if excess(middle) > 0 else (low, middle)
-    return math.exp(high)
+
+def _sigma(target: float, delta: float, steps: int, make: Callable[[float], DpEvent], extra: Events) -> float:
+    def reached(sigma: float, slack: float) -> float:
+        return epsilon_answer([*extra, (make(sigma), steps)], delta, slack).epsilon
+
+    aim, slack = target - 2 * tolerance(target), tolerance(target)
+    if (floor := epsilon_answer(extra, delta).epsilon) >= aim:
+        raise ValueError(
+            f"target_epsilon of {target:g} is spent by extra_events alone: they cost {floor:.4g} at delta {delta:g}"
+        )
+    sigma, exponent = solve_falling(
+        lambda sigma: reached(sigma, _ROUGH), aim=aim, slack=_ROUGH * slack, guess=1.0, limits=_SIGMAS
+    )
+    if sigma >= 0.99 * _SIGMAS[1]:
+        raise ValueError(
+            f"target_epsilon of {target:g} cannot be reached with any noise_multiplier: what does not depend on it "
+            f"costs {reached(sigma, 1.0):.4g} at delta {delta:g}"
+        )
+    if sigma <= 1.01 * _SIGMAS[0]:
+        raise ValueError(f"target_delta of {delta:g} is so large here that no noise would be needed")
+    sigma, _ = solve_falling(
+        lambda sigma: reached(sigma, 1.0), aim=aim, slack=slack, guess=sigma, limits=_SIGMAS, exponent=exponent
+    )
+    return sigma
 
 
 def max_steps(
     *, step_event: DpEvent, target_epsilon: float, target_delta: float, extra_events: Sequence[DpEvent] = ()
 ) -> int:
-    """How many steps fit."""
-    extra: list[tuple[DpEvent, int]] = [(event, 1) for event in extra_events]
+    """How many times `step_event` fits within the target, besides `extra_events` once each; 0 if not at all.
 
-    def fits(steps: int) -> bool:
-        return epsilon_of([*extra, (step_event, steps)], target_delta) <= target_epsilon
+    Guarantee: with that many, `epsilon_of` is at most `target_epsilon`; with one more it is not.
+    """
+    target = check_epsilon(target_epsilon, "target_epsilon")
+    delta = check_delta(target_delta, "target_delta")
+    extra = merged(_once(extra_events))
+    key = f"steps for {target!r} at {delta!r}: {step_event!r} and {extra!r}"
+    stored = cache.load(key)
+    if isinstance(stored, int):
+        return stored
 
-    low, high = 0, 1
-    while fits(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    def reached(steps: float, slack: float) -> float:
+        return epsilon_answer([*extra, (step_event, round(steps))], delta, slack).epsilon
+
+    if reached(0, 1.0) > target:
+        return 0
+    # Fewer steps cost less: with 1/steps the cost falls, about as its square root.
+    inverse, _ = solve_falling(
+        lambda inverse: reached(1 / inverse, _ROUGH),
+        aim=target,
+        slack=_ROUGH * tolerance(target),
+        guess=1e-3,
+        limits=(1 / _MOST_STEPS, 1.0),
+        exponent=-0.5,
+    )
+    steps = last_fitting(lambda steps: reached(steps, 1.0), target, guess=round(1 / inverse), most=_MOST_STEPS)
+    if steps >= _MOST_STEPS - 1:
+        raise ValueError(f"step_event costs next to nothing: more than {_MOST_STEPS} fit within the target")
+    cache.store(key, steps)
+    return steps

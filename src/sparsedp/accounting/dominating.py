@@ -10,6 +10,7 @@ from dp_accounting import dp_event
 
 from sparsedp.accounting import events as ev
 from sparsedp.accounting.bounded_range import BoundedRange, laplace
+from sparsedp.accounting.direction import Pairs
 from sparsedp.accounting.joint import joint
 from sparsedp.accounting.pairs import Atoms, Gaussian, Pair, discrete_laplace, randomized_response
 from sparsedp.accounting.renyi import has_renyi, renyi_pair
@@ -17,7 +18,7 @@ from sparsedp.accounting.sampling import PoissonSampled, gaussian_mixture, trunc
 from sparsedp.accounting.sparse_vector import sparse_vector_pairs
 from sparsedp.accounting.validation import check_count, check_non_negative, check_positive, check_probability
 
-Pairs = list[tuple[Pair, int]]
+
 _MAX_ATOMS = 100_000
 
 

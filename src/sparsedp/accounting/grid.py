@@ -8,11 +8,15 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import fft
 
 from sparsedp.accounting.pairs import Array, Pair
 
-_LOG_NEGLIGIBLE = -40.0  # tilted mass that may fall outside a window: far below the rounding of the FFT
+MAX_POINTS = 1 << 22
+"""No grid is longer than this."""
+
+_BLOCKS = 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,65 +135,89 @@ class TiltedLoss:
         """An upper bound on the least epsilon >= 0 with delta at most `delta`; infinite where `infinity` passes it."""
         if self.infinity >= delta:
             return math.inf
-        start = max(float(self.losses[0]), 0.0)
-        if self.delta_at(start) <= delta:
+        start = max(float(self.losses[0]), 0.0)  # below the grid nothing is known
+        above = int(np.searchsorted(self.losses, start, side="right"))
+        losses, weights = self.losses[above:], self.weights[above:]
+        if not len(losses):
             return start
-        from_start = int(np.searchsorted(self.losses, start))
-        losses, weights = self.losses[from_start:], self.weights[from_start:]
         # In units of the target, from the top: `upper` sums the masses at or above a loss, `lower` the same times e^-loss.
         shift = self.log_scale - math.log(delta - self.infinity)
         mass = weights * np.exp(np.minimum(shift - self.tilt * losses, 600.0))
         base = float(losses[-1])
         upper = np.cumsum(mass[::-1])[::-1]
         lower = np.cumsum((mass * np.exp(np.minimum(base - losses, 600.0)))[::-1])[::-1]
-        # delta at a grid point counts the losses above it; the answer lies just below the first point that passes.
-        passes = np.append(upper[1:] - np.exp(losses[:-1] - base) * lower[1:], 0.0) <= 1
-        crossing = int(np.argmax(passes))
-        return max(start, base + math.log((upper[crossing] - 1) / lower[crossing]))
+        # delta at a point counts what lies above it; the answer is just below the first grid point that passes.
+        points = np.concatenate([[start], losses[:-1]])
+        passes = np.append(upper - np.exp(points - base) * lower, 0.0) <= 1
+        crossing = int(np.argmax(passes)) - 1
+        return start if crossing < 0 else max(start, base + math.log((upper[crossing] - 1) / lower[crossing]))
 
 
-def compose_self(loss: GridLoss, count: int, tilt: float) -> TiltedLoss:
-    """`count` independent copies of `loss`, tilted by `tilt`."""
+class GridTooLarge(Exception):
+    """A composition would need more grid points than `MAX_POINTS`."""
+
+
+def compose_self(loss: GridLoss, count: int, tilt: float, log_negligible: float = -28.0) -> TiltedLoss:
+    """`count` independent copies of `loss`, tilted by `tilt`.
+
+    Tilted mass of up to e^log_negligible may leave the window at either end. The FFT wraps it round to the other end,
+    which only adds mass there; from the top it is also counted in `infinity`.
+    """
     log_mgf, weights = loss.tilted(tilt)
     infinity = -math.expm1(count * math.log1p(-loss.infinity)) if loss.infinity < 1 else 1.0
     if count == 1:
         return TiltedLoss(loss.step, loss.first, weights, log_mgf, tilt, infinity)
-    index = np.arange(len(weights))
-    mean = float(weights @ index)
-    std = math.sqrt(max(float(weights @ (index - mean) ** 2), 1e-30) * count)
-    low, high = _window(loss, tilt, log_mgf, count, mean * count, std)
+    low, high = _window(loss, tilt, log_mgf, weights, count, log_negligible)
+    if high - low >= MAX_POINTS:
+        raise GridTooLarge
     size = fft.next_fast_len(max(high - low + 1, len(weights)), real=True)
-    centre = round(mean)
-    spectrum = fft.rfft(np.roll(np.pad(weights, (0, size - len(weights))), -centre))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        power = np.exp(count * np.log(spectrum))
-    composed = fft.irfft(np.nan_to_num(power), size)
+    centre = round(float(weights @ np.arange(len(weights))))
+    around = np.zeros(size)  # the mean at index 0, so that phases stay small under the power
+    around[: len(weights) - centre] = weights[centre:]
+    around[size - centre :] = weights[:centre]
+    composed = fft.irfft(_power(fft.rfft(around), count), size)
     composed = np.maximum(np.roll(composed, (count * centre - low) % size)[: high - low + 1], 0.0)
     log_scale = count * log_mgf
-    beyond = _LOG_NEGLIGIBLE + log_scale - tilt * loss.step * (count * loss.first + high)
+    beyond = log_negligible + log_scale - tilt * loss.step * (count * loss.first + high)
     infinity += math.exp(min(beyond, 0.0)) if high < count * (len(weights) - 1) else 0.0
     return TiltedLoss(loss.step, count * loss.first + low, composed, log_scale, tilt, infinity)
 
 
-def _window(
-    loss: GridLoss, tilt: float, log_mgf: float, count: int, mean: float, std: float
-) -> tuple[int, int]:
-    """Grid offsets outside of which the tilted composition has mass at most e^_LOG_NEGLIGIBLE on either side.
+def _power(spectrum: NDArray[np.complex128], count: int) -> NDArray[np.complex128]:
+    """spectrum ** count, computed only where it is not negligible: at few frequencies, for a large count."""
+    magnitude = np.square(spectrum.real) + np.square(spectrum.imag)
+    matters = magnitude > math.exp(-140.0 / count)
+    result = np.zeros_like(spectrum)
+    result[matters] = np.exp(count * np.log(spectrum[matters]))
+    return result
 
-    Chernoff: mass above h is at most exp(count (K(tilt + s) - K(tilt)) - s h) for every s > 0, likewise below.
+
+def _window(
+    loss: GridLoss, tilt: float, log_mgf: float, weights: Array, count: int, log_negligible: float
+) -> tuple[int, int]:
+    """Grid offsets outside of which the tilted composition has mass at most e^log_negligible on either side.
+
+    Chernoff: the mass above h is at most exp(count (K(tilt + s) - K(tilt)) - s h) for every s > 0, likewise below. The
+    s to use are found on the weights gathered into blocks; the bounds are then computed from all of them.
     """
-    low, high = 0.0, float(count * (len(loss.p) - 1))
-    shift = loss.first * loss.step
-    for scale in (0.25, 1.0, 3.0, 9.0):
-        for sign in (-1, 1):
-            s = sign * scale / (std * loss.step)
-            growth = count * (loss.tilted(tilt + s)[0] - log_mgf - s * shift)
-            bound = (growth - _LOG_NEGLIGIBLE) / (s * loss.step)
-            if sign > 0:
-                high = min(high, math.ceil(bound))
-            else:
-                low = max(low, math.floor(bound))
-    return int(min(low, math.floor(mean))), int(max(high, math.ceil(mean)))
+    blocks = np.arange(0, len(weights), -(-len(weights) // _BLOCKS))
+    mass = np.add.reduceat(weights, blocks)
+    index = np.arange(len(weights), dtype=np.float64)
+    with np.errstate(invalid="ignore"):
+        centre = np.where(mass > 0, np.add.reduceat(weights * index, blocks) / mass, blocks)
+    mean = float(mass @ centre)
+    std = math.sqrt(max(count * float(weights @ (index - mean) ** 2), 1e-12))
+    ends = [0.0, float(count * (len(weights) - 1))]
+    for side, sign in enumerate((-1, 1)):
+        rates = sign * np.exp2(np.arange(-30, 13) / 2) / std
+        exponents = np.outer(rates, centre - mean)
+        top = exponents.max(axis=1)
+        growths = top + np.log(np.maximum(np.exp(exponents - top[:, None]) @ mass, 1e-300))
+        s = float(rates[np.argmin((count * growths - log_negligible) / np.abs(rates))])
+        growth = loss.tilted(tilt + s / loss.step)[0] - log_mgf - s * loss.first
+        bound = (count * growth - log_negligible) / s
+        ends[side] = max(ends[0], math.floor(bound)) if side == 0 else min(ends[1], math.ceil(bound))
+    return int(min(ends[0], math.floor(mean * count))), int(max(ends[1], math.ceil(mean * count)))
 
 
 def convolve(parts: Sequence[TiltedLoss]) -> TiltedLoss:

@@ -63,13 +63,17 @@ class Allowance:
                 if self._epsilon(events, mix) <= self.epsilon:
                     self._fits, self._largest = mix, None
                     return
-        limit = max_steps(
-            step_event=events[key],
-            target_epsilon=self.epsilon,
-            target_delta=self.delta,
-            extra_events=[SelfComposedDpEvent(events[name], count) for name, count in others.items()],
-        )
-        self._fits, self._largest = {**others, key: limit}, key
+        try:
+            limit = max_steps(
+                step_event=events[key],
+                target_epsilon=self.epsilon,
+                target_delta=self.delta,
+                extra_events=[SelfComposedDpEvent(events[name], count) for name, count in others.items()],
+            )
+        except ValueError:  # steps so cheap that there is no largest number: make sure of many
+            self.admit(events, counts, key, 1000 * wanted)
+        else:
+            self._fits, self._largest = {**others, key: limit}, key
 
     def _epsilon(self, events: Mapping[str, DpEvent], mix: Counts) -> float:
         return epsilon_of([(events[name], count) for name, count in mix.items()], self.delta)

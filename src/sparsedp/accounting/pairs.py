@@ -21,7 +21,7 @@ from scipy.special import ndtr, ndtri_exp
 
 Array: TypeAlias = NDArray[np.float64]
 
-SKETCH = 2000
+SKETCH = 1000
 """How many edges a sketch of a pair's losses has."""
 
 

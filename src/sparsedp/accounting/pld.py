@@ -1,88 +1,38 @@
 """One privacy loss distribution over everything that happened: epsilon from delta, delta from epsilon.
 
-The grid is refined until the answer settles; every grid gives an upper bound, so an unsettled answer is still safe.
+Grids are refined until the answer settles. Every grid gives an upper bound, so an unsettled answer is still safe.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from sparsedp.accounting.analytic_gaussian import analytic_gaussian_delta, analytic_gaussian_epsilon
-from sparsedp.accounting.dominating import NoPrivacy, Pairs, dominating_pairs, merged
+from sparsedp.accounting.direction import Direction, Pairs, halved
+from sparsedp.accounting.dominating import NoPrivacy, dominating_pairs, merged
 from sparsedp.accounting.events import Events
-from sparsedp.accounting.grid import TiltedLoss, compose_self, convolve, discretise
+from sparsedp.accounting.grid import GridTooLarge, TiltedLoss
 from sparsedp.accounting.pairs import Gaussian
 from sparsedp.accounting.renyi import has_renyi, renyi_epsilon
 from sparsedp.accounting.sketch import Sketch
 
-_MAX_POINTS = 1 << 21
-_FINEST, _COARSEST = -36, 10  # grids are powers of two between these
-_UNPLACED = 1e-6  # the part of delta that may go to losses above the grid
-
 
 def tolerance(epsilon: float) -> float:
-    """How far a settled epsilon may be above the exact one: 1e-4 of it up to 1, then 1e-4, then 1e-5 of it."""
-    return max(1e-4 * min(epsilon, 1.0), 1e-5 * epsilon, 1e-7)
+    """How far a settled epsilon may lie above the exact one: 2e-4 of it up to 1, 2e-4 up to 10, 2e-5 of it from there."""
+    return max(2e-4 * min(epsilon, 1.0), 2e-5 * epsilon, 1e-7)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """An upper bound, and whether refining the grid would still move it noticeably."""
+    """An upper bound on an epsilon, and whether a finer grid would move it by no more than the tolerance."""
 
-    value: float
+    epsilon: float
     settled: bool = True
 
 
-@dataclass(frozen=True)
-class _Direction:
-    """The composition seen from one neighbour (P first, or Q first when `reverse`), tilted for the question asked."""
-
-    pairs: Pairs
-    reverse: bool
-    tail: float
-    sketch: Sketch
-    tilt: float
-
-    def steps(self, tolerance: float) -> list[float]:
-        """For each part the widest grid that keeps the whole within `tolerance` by the sketch's estimate."""
-        shares = 2 * len(self.pairs)
-        widest = 2.0**_COARSEST
-        while len(self.pairs) > 1 and (1 + self.tilt) * len(self.pairs) * widest**2 / 12 > tolerance / 2:
-            widest /= 2
-        return [self._step(i, tolerance / shares, widest) for i in range(len(self.pairs))]
-
-    def _step(self, i: int, tolerance: float, widest: float) -> float:
-        part = self.sketch.parts[i]
-        alone = Sketch((part,))
-        low, high = self.pairs[i][0].span(self.tail)
-        window = 20 * math.sqrt(alone.moments(self.tilt)[1])
-        narrowest = max(2.0**_FINEST, max(high - low, window) / _MAX_POINTS)
-        step = widest
-        while step / 2 > narrowest and alone.rounding(self.tilt, [step]) > tolerance:
-            step /= 2
-        return step
-
-    def points(self, steps: list[float]) -> float:
-        """About how many grid points the largest part needs."""
-        spans = [pair.span(self.tail) for pair, _ in self.pairs]
-        windows = [20 * math.sqrt(Sketch((part,)).moments(self.tilt)[1]) for part in self.sketch.parts]
-        widths = [max(high - low, window) for (low, high), window in zip(spans, windows, strict=True)]
-        return max(width / step for width, step in zip(widths, steps, strict=True))
-
-    def compose(self, steps: list[float]) -> TiltedLoss:
-        """The whole composition, part i discretised on steps[i] and all brought to the widest of them."""
-        parts = []
-        for (pair, count), step in zip(self.pairs, steps, strict=True):
-            loss = discretise(pair, step, self.tail)
-            loss = loss.reversed() if self.reverse else loss
-            parts.append(compose_self(loss, count, self.tilt).coarsened(round(max(steps) / step)))
-        return convolve(parts)
-
-
-def epsilon_answer(events: Events, delta: float, relative: float = 1.0) -> Answer:
-    """Epsilon at `delta`, settled to `relative` times `tolerance`."""
+def epsilon_answer(events: Events, delta: float, slack: float = 1.0) -> Answer:
+    """Epsilon at `delta`, add-or-remove-one, settled to `slack` times `tolerance`."""
     try:
         pairs = dominating_pairs(events)
     except NoPrivacy:
@@ -91,56 +41,80 @@ def epsilon_answer(events: Events, delta: float, relative: float = 1.0) -> Answe
         return Answer(0.0)
     if len(pairs) == 1 and isinstance(pairs[0][0], Gaussian):
         return Answer(analytic_gaussian_epsilon(delta, pairs[0][0].mu))
-    tail = max(_UNPLACED * delta / sum(count for _, count in pairs), 1e-290)
-    best = Answer(0.0)
-    for reverse in (False, True) if not all(pair.symmetric for pair, _ in pairs) else (False,):
-        sketch = Sketch.of(pairs, tail, reverse=reverse)
-        tilt, estimate = sketch.tilt_for_delta(delta)
-        direction = _Direction(pairs, reverse, tail, sketch, tilt)
-        answer = _settle(direction, lambda loss: loss.epsilon_at(delta), relative * tolerance(estimate), best.value)
-        best = max(best, answer, key=lambda answer: answer.value)
-    if best.settled or not all(has_renyi(event) for event, _ in events):
-        return best
-    return Answer(min(best.value, renyi_epsilon(merged(events), delta)), settled=False)
+    worst = Answer(0.0)
+    for reverse in _directions(pairs):
+        answer = _epsilon_one_way(pairs, reverse, delta, slack, worst.epsilon)
+        worst = max(worst, answer, key=lambda answer: answer.epsilon)
+    if worst.settled or not all(has_renyi(event) for event, _ in merged(events)):
+        return worst
+    return Answer(min(worst.epsilon, renyi_epsilon(merged(events), delta)), settled=False)
 
 
-def delta_answer(events: Events, epsilon: float) -> Answer:
-    """Delta at `epsilon`, where the grid is fine enough to settle epsilon."""
+def delta_bound(events: Events, epsilon: float) -> float:
+    """An upper bound on delta at `epsilon`, on a grid fine enough to settle that epsilon."""
     try:
         pairs = dominating_pairs(events)
     except NoPrivacy:
-        return Answer(1.0)
+        return 1.0
     if not pairs:
-        return Answer(0.0)
+        return 0.0
     if len(pairs) == 1 and isinstance(pairs[0][0], Gaussian):
-        return Answer(analytic_gaussian_delta(epsilon, pairs[0][0].mu))
-    best = Answer(0.0)
-    for reverse in (False, True) if not all(pair.symmetric for pair, _ in pairs) else (False,):
-        tail = 1e-40
-        tilt, log_delta = Sketch.of(pairs, tail, reverse=reverse).tilt_for_epsilon(epsilon)
-        total = sum(count for _, count in pairs)
-        tail = max(_UNPLACED * math.exp(max(log_delta - 5, -600)) / total, 1e-290)
-        direction = _Direction(pairs, reverse, tail, Sketch.of(pairs, tail, reverse=reverse), tilt)
-        loss = direction.compose(direction.steps(tolerance(epsilon)))
-        best = max(best, Answer(loss.delta_at(epsilon)), key=lambda answer: answer.value)
-    return best
+        return analytic_gaussian_delta(epsilon, pairs[0][0].mu)
+    worst = 0.0
+    for reverse in _directions(pairs):
+        saddle, log_delta = Sketch.of(pairs, 1e-40, reverse=reverse).tilt_for_epsilon(epsilon)
+        decay = saddle
+        for precision in (0.02 * epsilon, tolerance(epsilon)):
+            direction = Direction.towards(
+                pairs, reverse=reverse, epsilon=epsilon, log_delta=max(log_delta - 3, -600.0), saddle=saddle, decay=decay
+            )
+            loss, _ = direction.compose_affordably(direction.steps(precision))
+            decay, log_delta = _decay(loss, epsilon), math.log(max(loss.delta_at(epsilon), 1e-290))
+        worst = max(worst, loss.delta_at(epsilon))
+    return worst
 
 
-def _settle(
-    direction: _Direction, read: Callable[[TiltedLoss], float], tolerance: float, enough: float
-) -> Answer:
-    """Halve the grid until the answer moves by no more than the rounding the tolerance allows, or is below `enough`."""
-    steps = direction.steps(tolerance)
-    before = read(direction.compose([2 * step for step in steps]))
-    for _ in range(12):
-        if before <= enough:
-            return Answer(before)
-        value = min(before, read(direction.compose(steps)))
-        # Halving the grid takes away three quarters of the rounding: what remains is a third of the change.
+def _directions(pairs: Pairs) -> tuple[bool, ...]:
+    return (False,) if all(pair.symmetric for pair, _ in pairs) else (False, True)
+
+
+def _epsilon_one_way(pairs: Pairs, reverse: bool, delta: float, slack: float, enough: float) -> Answer:
+    """Epsilon in one direction, first roughly, then settled; below `enough`, the other direction's, roughly will do."""
+    sketch = Sketch.of(pairs, 1e-12 * delta, reverse=reverse)
+    saddle, near = sketch.tilt_for_delta(delta)
+    answer, decay = Answer(math.inf), saddle
+    for precision in (0.1, 0.01, 0.0):
+        wanted = max(slack * tolerance(near), precision * near)
+        direction = Direction.towards(
+            pairs, reverse=reverse, epsilon=near, log_delta=math.log(delta), saddle=saddle, decay=decay
+        )
+        answer, loss = _settle(direction, delta, wanted, enough)
+        near = answer.epsilon
+        if near <= enough or not math.isfinite(near) or wanted <= slack * tolerance(near):
+            break
+        decay, saddle = _decay(loss, near), sketch.tilt_for_epsilon(near)[0]
+    return answer
+
+
+def _settle(direction: Direction, delta: float, tolerance: float, enough: float) -> tuple[Answer, TiltedLoss]:
+    """Halve the grids until epsilon moves by no more than the rounding that the tolerance allows."""
+    loss, steps = direction.compose_affordably([2 * step for step in direction.steps(tolerance)])
+    value = loss.epsilon_at(delta)
+    while value > enough:
+        steps = halved(steps)
+        try:
+            loss = direction.compose(steps)
+        except GridTooLarge:
+            return Answer(value, settled=False), loss
+        before, value = value, min(value, loss.epsilon_at(delta))
+        # Halving a grid takes away three quarters of its rounding: a third of the change is what remains.
         if before - value <= 4 * tolerance:
-            return Answer(value)
-        finer = [max(step / 2, 2.0**_FINEST) for step in steps]
-        if direction.points(finer) > 2 * _MAX_POINTS or finer == steps:
-            return Answer(value, settled=False)
-        before, steps = value, finer
-    return Answer(value, settled=False)
+            break
+    return Answer(value), loss
+
+
+def _decay(loss: TiltedLoss, epsilon: float) -> float:
+    """-d ln delta / d epsilon around `epsilon`."""
+    gap = max(0.03 * epsilon, 4 * loss.step)
+    here, there = loss.delta_at(epsilon), loss.delta_at(epsilon + gap)
+    return max(math.log(here / there) / gap, 0.0) if there > 0 else loss.tilt

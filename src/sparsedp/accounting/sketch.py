@@ -38,9 +38,9 @@ class Part:
         return masses / masses.sum()
 
     def rounding(self, tilt: float, step: float) -> float:
-        """The variance that rounding one copy to a grid of `step` adds: E (loss - low)(high - loss) over its cell."""
+        """The variance that rounding all copies to a grid of `step` adds: E (loss - low)(high - loss) over a cell each."""
         within = np.mod(self.losses, step)
-        return float(self.tilted(tilt) @ (within * (step - within)))
+        return self.count * float(self.tilted(tilt) @ (within * (step - within)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,16 +90,22 @@ class Sketch:
             slack = tilt * math.log(tilt / (1 + tilt)) - math.log1p(tilt)
             return self.log_mgf(tilt) + slack - tilt * epsilon
 
-        return _minimum(log_delta)
+        return _minimum(lambda log_tilt: max(log_delta(log_tilt), -690.0))  # a float's smallest delta
 
-    def rounding(self, tilt: float, steps: Sequence[float]) -> float:
-        """How far epsilon moves when each part is rounded to its step.
+    def gentle_tilt(self, tilt: float, epsilon: float, log_noise: float) -> float:
+        """The least tilt under which noise of size e^log_noise, relative to the bulk, does not matter at `epsilon`.
 
-        Rounding adds independent noise of some variance v and, as it keeps P- and Q-mass, of mean v/2 or more; where
-        the tail falls off like e^(-tilt loss) that moves a quantile by (1 + tilt) v / 2.
+        Noise in tilted masses is felt at `epsilon` multiplied by e^(K(tilt) - tilt epsilon), which falls until `tilt`.
+        Less tilt means lighter upper tails, hence a smaller window.
         """
-        variance = sum(part.count * part.rounding(tilt, step) for part, step in zip(self.parts, steps, strict=True))
-        return (1 + tilt) / 2 * variance
+        low, high = 0.0, tilt
+        if self.log_mgf(tilt) - tilt * epsilon > -log_noise:
+            return tilt
+        for _ in range(6 if log_noise > 0 else 0):
+            middle = (low + high) / 2
+            enough = self.log_mgf(middle) - middle * epsilon <= -log_noise
+            low, high = (low, middle) if enough else (middle, high)
+        return high if log_noise > 0 else 0.0
 
     def window(self, tail: float) -> tuple[float, float]:
         """Losses (low, high) with Q-mass below and P-mass above of about `tail` at most, by Chernoff bounds."""

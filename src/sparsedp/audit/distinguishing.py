@@ -79,7 +79,7 @@ def epsilon_lower_bound(
     q_high = np.where(second < runs, betainccinv(second + 1, np.maximum(runs - second, 1), miss), 1.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         bound = np.log(np.maximum(p_low - delta, 0.0)) - np.log(q_high)
-    return np.maximum(bound, 0.0)
+    return np.asarray(np.maximum(bound, 0.0))
 
 
 def audit(

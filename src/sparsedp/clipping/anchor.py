@@ -1,4 +1,4 @@
-"""Makes the gradient reach the output of a layer although nothing before it needs one."""
+"""Gets hold of the gradient of a layer's output, whatever comes before the layer and after it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ Receive = Callable[[Tensor], None]
 
 
 class _Anchor(torch.autograd.Function):
-    # The output is returned as itself, marked as changed in place: nothing is copied, and an in-place
-    # activation may follow, as it may after an ordinary layer.
+    """An output that nothing before it needs a gradient for.
+
+    It is returned as itself, marked as changed in place: nothing is copied, and an in-place activation may
+    follow, as it may after an ordinary layer.
+    """
+
     @staticmethod
     def forward(ctx: Any, output: Tensor, ground: Tensor, receive: Receive) -> Tensor:
         ctx.mark_dirty(output)
@@ -26,15 +30,40 @@ class _Anchor(torch.autograd.Function):
         return None, None, None
 
 
+class _Relay(torch.autograd.Function):
+    """An output that is a view: a linear layer with a bias returns one for a sequence.
+
+    An in-place operation on a view gives its base a new history that a hook on the view is no part of: the
+    gradient would be lost without a word. What is returned shares the memory but is a view of nothing.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, receive: Receive) -> Tensor:
+        ctx.receive = receive
+        return output.data
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        ctx.receive(grad)
+        return grad, None
+
+
 _GROUND = torch.zeros((), requires_grad=True)
 
 
 def on_gradient(output: Tensor, receive: Receive) -> Tensor:
-    """What takes the place of ``output``, and hands its gradient to ``receive`` in every backward pass."""
-    if output.requires_grad:
+    """What takes the place of ``output``, and hands its gradient to ``receive`` in every backward pass.
+
+    A view that requires a gradient must not be the saved result of the operation that made it, since that
+    operation would not see an in-place change that follows.
+    """
+    taken: Tensor
+    if not output.requires_grad:
+        # ``data``: a module may return a tensor that belongs to somebody else.
+        taken = _Anchor.apply(output.data, _GROUND, receive)  # type: ignore[no-untyped-call]
+    elif output._is_view():
+        taken = _Relay.apply(output, receive)  # type: ignore[no-untyped-call]
+    else:
         output.register_hook(receive)  # type: ignore[no-untyped-call]
-        return output
-    # ``data`` is no view of anything: marking a view as changed would go through its base, and a module
-    # may return a tensor that belongs to somebody else.
-    anchored: Tensor = _Anchor.apply(output.data, _GROUND, receive)  # type: ignore[no-untyped-call]
-    return anchored
+        taken = output
+    return taken

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
-from sparsedp.clipping.gradient import PerExampleGradient, total
+from sparsedp.clipping.gradient import PerExampleGradient, Summand, total
 from sparsedp.clipping.layers.registry import Part, TableRule
 from sparsedp.clipping.recorder import BeforeRead, Recorder
 from sparsedp.clipping.scattered_rows import ScatteredRows
@@ -70,6 +71,7 @@ class Capture:
         self._recorder = Recorder(module)
         self._names = {parameter: name for name, parameter in module.named_parameters()}
         self._frozen = [(p, name) for p, name in self._names.items() if not p.requires_grad]
+        self._unseen: str | None = None
         self._watches = survey(module, self._recorder)
         self._classify()
         self._handles = [
@@ -97,8 +99,15 @@ class Capture:
                 raise ValueError(
                     f"parameter {name!r}: was frozen when the capture began and is trainable now"
                 )
-        with self._recorder.paused():
-            return [self._captured(calls) for calls in self._recorder.take()]
+        passes, unseen = self._recorder.take(), self._unseen
+        self._unseen = None
+        if unseen is not None and not passes:
+            raise RuntimeError(
+                f"parameter {unseen!r}: received a gradient while the model was in evaluation mode, where "
+                "nothing is captured; call train() on the model before its forward"
+            )
+        with torch.no_grad(), self._recorder.paused():
+            return [self._captured(calls) for calls in passes]
 
     def detach(self) -> None:
         """Leave the module as it was before."""
@@ -134,7 +143,7 @@ class Capture:
                     f"batch: dimension 0 must be the examples in every layer, but {call.watch.name!r} gives "
                     f"{list(grad.shape)} where {first.watch.name!r} has {batch} examples"
                 )
-        dense: dict[str, list[PerExampleGradient]] = defaultdict(list)
+        dense: dict[str, list[Summand]] = defaultdict(list)
         tables: dict[str, list[Occurrences]] = defaultdict(list)
         for call, grad in calls:
             for parameter, part in self._parts(call, grad):
@@ -162,9 +171,10 @@ class Capture:
             raise watch.refused(refusal) from refusal
 
     def _stray(self, parameter: Tensor) -> None:
-        if not self._module.training:
-            return
         assert isinstance(parameter, nn.Parameter)
+        if not self._module.training:
+            self._unseen = self._names[parameter]
+            return
         parameter.grad = None
         raise RuntimeError(
             f"parameter {self._names[parameter]!r}: is used outside the forward of the module that holds it, "

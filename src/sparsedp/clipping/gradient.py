@@ -51,22 +51,26 @@ class PerExampleGradient(ABC):
         """Every G_i, made: (B, *shape of the parameter)."""
 
     @abstractmethod
+    def _add_to(self, out: Tensor, weights: Tensor) -> None:
+        """``accumulate`` with weights that are not zero."""
+
+
+class Summand(PerExampleGradient):
+    """What uses of one kind contribute."""
+
+    @abstractmethod
     def merge(self, others: Sequence[Self]) -> Self:
         """The per-example sum with gradients of the same kind."""
 
     @abstractmethod
-    def dot(self, other: PerExampleGradient) -> Tensor:
+    def dot(self, other: Summand) -> Tensor:
         """``<G_i, H_i>`` for each example: (B,); ``other`` is of another kind."""
-
-    @abstractmethod
-    def _add_to(self, out: Tensor, weights: Tensor) -> None:
-        """``accumulate`` with weights that are not zero."""
 
 
 class Sum(PerExampleGradient):
     """The sum of gradients of different kinds: a parameter that several layers share."""
 
-    def __init__(self, parts: Sequence[PerExampleGradient]) -> None:
+    def __init__(self, parts: Sequence[Summand]) -> None:
         self.parts = list(parts)
         self.batch_size = self.parts[0].batch_size
 
@@ -92,25 +96,17 @@ class Sum(PerExampleGradient):
             total = total + part.instantiate()
         return total
 
-    def merge(self, others: Sequence[Sum]) -> Sum:
-        """See the base class."""
-        return Sum([part for each in (self, *others) for part in each.parts])
-
-    def dot(self, other: PerExampleGradient) -> Tensor:
-        """See the base class."""
-        return torch.stack([part.dot(other) for part in self.parts]).sum(0)
-
     def _add_to(self, out: Tensor, weights: Tensor) -> None:
         for part in self.parts:
             part._add_to(out, weights)
 
 
-def total(parts: Sequence[PerExampleGradient]) -> PerExampleGradient:
+def total(parts: Sequence[Summand]) -> PerExampleGradient:
     """The per-example sum of what several uses of one parameter contribute.
 
     Uses of one kind merge into one; what is left of different kinds becomes a ``Sum`` with its cross terms.
     """
-    kinds: dict[type[PerExampleGradient], list[PerExampleGradient]] = {}
+    kinds: dict[type[Summand], list[Summand]] = {}
     for part in parts:
         kinds.setdefault(type(part), []).append(part)
     merged = [same[0].merge(same[1:]) if len(same) > 1 else same[0] for same in kinds.values()]

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from sparsedp.clipping.gradient import PerExampleGradient
+from sparsedp.clipping.gradient import Summand
 from sparsedp.clipping.vectors import Vectors
 
 
-class Materialised(PerExampleGradient):
+class Materialised(Summand):
     """G_i is ``values[i]``."""
 
     def __init__(self, values: Tensor | Vectors) -> None:
@@ -39,7 +39,7 @@ class Materialised(PerExampleGradient):
             values = values + other.values
         return Materialised(values)
 
-    def dot(self, other: PerExampleGradient) -> Tensor:
+    def dot(self, other: Summand) -> Tensor:
         """See the base class."""
         return other.dot(self)
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from sparsedp.clipping.gradient import CHUNK, DOUBT, PerExampleGradient
+from sparsedp.clipping.gradient import CHUNK, DOUBT, Summand
 from sparsedp.clipping.materialised import Materialised
 from sparsedp.clipping.vectors import Vectors, wide
 
 
-class OuterProducts(PerExampleGradient):
+class OuterProducts(Summand):
     """``G_i = g_i a_i^T``, or ``sum_t g_it a_it^T`` for sequences: layer inputs a, output gradients g.
 
     Norms without making G_i: for vectors ``||a_i||^2 ||g_i||^2``. For sequences the cheaper of
@@ -56,7 +56,7 @@ class OuterProducts(PerExampleGradient):
             torch.cat([_sequence(use.output_grads.values) for use in uses], 1),
         )
 
-    def dot(self, other: PerExampleGradient) -> Tensor:
+    def dot(self, other: Summand) -> Tensor:
         """See the base class."""
         a, g = self.sequences()
         if isinstance(other, Materialised):

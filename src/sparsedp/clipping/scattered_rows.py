@@ -8,14 +8,14 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from sparsedp.clipping.gradient import PerExampleGradient
+from sparsedp.clipping.gradient import Summand
 from sparsedp.clipping.materialised import Materialised
 from sparsedp.clipping.outer_products import OuterProducts
 from sparsedp.clipping.vectors import row_squares, wide
 from sparsedp.rows.occurrences import Occurrences
 
 
-class ScatteredRows(PerExampleGradient):
+class ScatteredRows(Summand):
     """``G_i`` holds, in each row that example i reads, the sum of the gradients of its readings."""
 
     def __init__(self, read: Occurrences, batch_size: int, rows: int) -> None:
@@ -63,7 +63,7 @@ class ScatteredRows(PerExampleGradient):
         read = Occurrences.concatenate([self.read, *(other.read for other in others)])
         return ScatteredRows(read, self.batch_size, self.rows)
 
-    def dot(self, other: PerExampleGradient) -> Tensor:
+    def dot(self, other: Summand) -> Tensor:
         """See the base class."""
         if isinstance(other, OuterProducts):
             return self._dot_outer(other)

@@ -17,7 +17,6 @@ from sparsedp.accounting import (
     Events,
     GaussianDpEvent,
     PoissonSampledDpEvent,
-    analytic_gaussian_epsilon,
     analytic_gaussian_sigma,
     epsilon_of,
 )
@@ -114,20 +113,47 @@ def pld_schedule(
     Guarantee: the schedule's steps together are (epsilon, delta)-DP, add-or-remove-one, unit: example, for
     every intermediate iterate. Proof: `step_events`; the levels and the cut depend on no data.
     """
-    size, max_steps = check_count("size", size, minimum=2), check_count("max_steps", max_steps)
     epsilon, delta = check_epsilon(epsilon), check_delta(delta)
-    kappa = default_noise(epsilon, delta) if noise is None else check_positive("noise", noise)
+    return schedule_within(
+        lambda events: epsilon_of(events, delta),
+        size=size,
+        epsilon=epsilon,
+        delta=delta,
+        noise=default_noise(epsilon, delta) if noise is None else check_positive("noise", noise),
+        guess=analytic_gaussian_sigma(epsilon, delta) ** -2,
+        stream=stream,
+        max_steps=max_steps,
+    )
+
+
+def schedule_within(
+    cost: Callable[[Events], float],
+    *,
+    size: int,
+    epsilon: float,
+    delta: float,
+    noise: float,
+    guess: float,
+    stream: Stream,
+    max_steps: int,
+) -> BatchSchedule:
+    """As many steps as keep `cost(events of the steps)` within `epsilon`.
+
+    `guess` starts the search: about which squared mean of one Gaussian (mu^2) the steps may add up to.
+    """
+    size, max_steps = check_count("size", size, minimum=2), check_count("max_steps", max_steps)
     levels = draw_levels(max_steps, size=size, stream=stream)
 
     def fits(steps: int) -> bool:
-        return epsilon_of(step_events(levels[:steps], size=size, noise=kappa), delta) <= epsilon
+        return cost(step_events(levels[:steps], size=size, noise=noise)) <= epsilon
 
-    steps = _largest(fits, _guess(levels, size, kappa, epsilon, delta), max_steps)
+    likely = np.searchsorted(_squared_means(levels, size, noise), guess)
+    steps = _largest(fits, max(1, int(likely)), max_steps)
     if steps == 0:
         raise ValueError(
-            f"noise must be larger: with kappa = {kappa:.4g} not one step fits into epsilon = {epsilon:.4g}"
+            f"noise must be larger: with kappa = {noise:.4g} not one step fits into epsilon = {epsilon:.4g}"
         )
-    return BatchSchedule(size, kappa, levels[:steps], epsilon, delta, ADD_OR_REMOVE_ONE)
+    return BatchSchedule(size, noise, levels[:steps], epsilon, delta, ADD_OR_REMOVE_ONE)
 
 
 def filter_schedule(
@@ -141,8 +167,8 @@ def filter_schedule(
     prints N_t) and *including* the step at hand (the paper stops one step late, at half the budget).
 
     Guarantee: (epsilon, delta)-DP, replace-one, unit: example. Proof: the noise covers a move of 2 L / m,
-    hence both replacing and removing an example; for Poisson sampling at rate q, `(ln(1 + q (e^eps - 1)), q
-    delta)` then holds for replacing by advanced joint convexity, and is at most 2 q eps for eps <= 1;
+    hence both replacing and removing an example; for Poisson sampling at rate q, `(ln(1 + q (e^x - 1)), q
+    delta)` then holds for replacing by advanced joint convexity, and is at most 2 q x for x <= 5/4;
     Whitehouse et al. 2023, theorem 1.
     """
     size, max_steps = check_count("size", size, minimum=2), check_count("max_steps", max_steps)
@@ -164,16 +190,10 @@ def shortened(schedule: BatchSchedule, steps: int) -> BatchSchedule:
     return replace(schedule, levels=schedule.levels[: check_count("steps", steps)])
 
 
-def _guess(levels: Ints, size: int, noise: float, epsilon: float, delta: float) -> int:
-    """About how many steps fit: in the limit each adds q^2 (e^(1/sigma^2) - 1) to the square of one mean."""
+def _squared_means(levels: Ints, size: int, noise: float) -> Floats:
+    """What the steps add up to in the limit of many: each contributes q^2 (e^(1/sigma^2) - 1) to mu^2."""
     rates = 2.0 ** (levels + 1) / size
-    means = np.cumsum(rates**2 * math.expm1(2.0 / noise**2) + math.expm1(1.0 / noise**2) / size**2)
-    low, high = 0, levels.size
-    while low < high:
-        middle = (low + high + 1) // 2
-        fits = analytic_gaussian_epsilon(delta, math.sqrt(means[middle - 1])) <= epsilon
-        low, high = (middle, high) if fits else (low, middle - 1)
-    return max(low, 1)
+    return np.cumsum(rates**2 * math.expm1(2.0 / noise**2) + math.expm1(1.0 / noise**2) / size**2)
 
 
 def _largest(fits: Callable[[int], bool], guess: int, limit: int) -> int:

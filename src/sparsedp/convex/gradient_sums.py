@@ -17,20 +17,28 @@ def clipped_rows(rows: sparse.csr_array, l2_bound: float) -> sparse.csr_array:
     """Every row scaled down to norm `l2_bound` if it is longer; a row with a NaN or an infinity becomes zero.
 
     Guarantee: each row of the result is a function of its own row alone, of norm at most `l2_bound`.
-    Coordinates stored twice in a row are added first: their squares apart would understate the norm.
     """
-    own: sparse.csr_array = sparse.csr_array(rows).astype(np.float64, copy=True)
-    own.sum_duplicates()
+    own = without_broken_rows(rows)
     lengths = np.diff(own.indptr)
-    broken = np.repeat(_row_any(~np.isfinite(own.data), own.indptr), lengths)
-    own.data[broken] = 0.0
-    # Norms relative to each row's largest entry: squares of huge entries would overflow, tiny ones vanish.
+    # Norms relative to each row's largest entry: squares of huge entries would overflow, of tiny ones vanish.
     largest = _row_max(np.abs(own.data), own.indptr)
     unit = np.where(largest > 0.0, largest, 1.0)
     squares = np.add.reduceat(np.append((own.data / np.repeat(unit, lengths)) ** 2, 0.0), own.indptr[:-1])
     norms = unit * np.sqrt(np.where(lengths > 0, squares, 0.0))
     factors = np.minimum(1.0, _SAFE * l2_bound / np.where(norms > 0.0, norms, 1.0))
     own.data *= np.repeat(factors, lengths)
+    return own
+
+
+def without_broken_rows(rows: sparse.csr_array) -> sparse.csr_array:
+    """A float64 copy in which rows with a NaN or an infinity are zero.
+
+    Coordinates stored twice in a row are added: their squares apart would understate the row's norm.
+    """
+    own: sparse.csr_array = sparse.csr_array(rows).astype(np.float64, copy=True)
+    own.sum_duplicates()
+    broken = np.diff(np.append(0, np.cumsum(~np.isfinite(own.data)))[own.indptr]) > 0
+    own.data[np.repeat(broken, np.diff(own.indptr))] = 0.0
     return own
 
 
@@ -52,10 +60,6 @@ def combine(*terms: tuple[float, SparseVector]) -> SparseVector:
     ids = np.concatenate([vector.ids for _, vector in terms])
     values = np.concatenate([factor * vector.values for factor, vector in terms])
     return sum_by_id(ids, values, terms[0][1].size)
-
-
-def _row_any(flags: NDArray[np.bool_], indptr: NDArray[np.signedinteger]) -> NDArray[np.bool_]:
-    return np.asarray(np.diff(np.append(0, np.cumsum(flags))[indptr]) > 0)
 
 
 def _row_max(magnitudes: Floats, indptr: NDArray[np.signedinteger]) -> Floats:

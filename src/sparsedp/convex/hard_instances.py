@@ -105,7 +105,7 @@ def packing_distance(s: int) -> float:
 def packing(columns: int, s: int, count: int, stream: Stream) -> sparse.csr_array:
     """`count` vectors in {0, 1/sqrt(s)}^columns, pairwise at least `packing_distance(s)` apart."""
     count, most_shared = check_count("count", count), s - (s // 4 + 1)
-    if math.log(count) > log_packing_size(columns, s):
+    if math.log(count) > log_packing_size(columns, s) + 1e-9:
         raise ValueError(f"count must be at most exp({log_packing_size(columns, s):.3g}), got {count}")
     supports = _random_supports(1, columns, s, stream)
     while len(supports) < count:

@@ -40,7 +40,7 @@ class Iterate:
 
     def average(self) -> Floats:
         """The mean of all points visited, the start among them."""
-        return (self._visits * self.x + self._sum_of_rest()) / self._steps
+        return (self._visits * self.x.astype(np.float64) + self._sum_of_rest()) / self._steps
 
     def _visit(self) -> None:
         self._visits += 1.0
@@ -51,7 +51,7 @@ class Iterate:
             return
         # `visits * x` is put away before x is scaled, for a visit to the old x is not one to the new.
         rest = self._sum_of_rest()
-        rest += self._visits * self.x
+        rest += self._visits * self.x.astype(np.float64)
         self._visits = 0.0
         self.x *= self._radius / math.sqrt(float(self.x @ self.x))
         self._square = float(self.x @ self.x)

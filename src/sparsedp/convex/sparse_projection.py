@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from scipy import optimize, special
@@ -56,7 +57,7 @@ def project_noisy(vector: SparseVector, *, std: float, radius: float, stream: St
     seen, noisy = ids, add_gaussian(values, std, stream)
     outer = math.inf
     while outer > 0.0:
-        inner = _inner_edge(size - ids.size, std, radius, outer)
+        inner = _first_edge(size, std, radius) if outer == math.inf else _next_edge(outer, std)
         fresh = untouched_ids(seen, _hits(size - seen.size, inner / std, outer / std, stream))
         magnitudes = _shell(fresh.size, inner / std, outer / std, stream)
         drawn = _on_grid(std * magnitudes, std)
@@ -69,21 +70,26 @@ def project_noisy(vector: SparseVector, *, std: float, radius: float, stream: St
     return SparseVector(seen[kept], projected[kept], size)
 
 
-def _inner_edge(untouched: int, std: float, radius: float, outer: float) -> float:
-    """Where the next shell ends: half-way between two grid points, so that rounding carries nobody across.
-
-    The first shell ends where untouched noise alone should fill the ball; later ones halve the distance to
-    zero.
-    """
-    target = _SHELL_FILL * radius / (2.0 * std * max(untouched, 1))
+@lru_cache(maxsize=1024)
+def _first_edge(size: int, std: float, radius: float) -> float:
+    """Where noise alone should fill the ball `_SHELL_FILL` times over; 0 if there is not that much of it."""
+    target = _SHELL_FILL * radius / (2.0 * std * size)
     if target >= _excess(0.0):
         return 0.0
-    if outer < math.inf:
-        edge = outer / 2.0 if outer > std / 8.0 else 0.0
-    else:
-        edge = std * float(optimize.brentq(lambda a: _excess(a) / target - 1.0, 0.0, 40.0))
+    return _between_grid_points(
+        std * float(optimize.brentq(lambda a: _excess(a) / target - 1.0, 0.0, 40.0)), std
+    )
+
+
+def _next_edge(outer: float, std: float) -> float:
+    """Half of the way in."""
+    return _between_grid_points(outer / 2.0, std) if outer > std / 8.0 else 0.0
+
+
+def _between_grid_points(edge: float, std: float) -> float:
+    """Half-way between two points of the grid, so that rounding carries no magnitude across the edge."""
     grid = grid_of(std)
-    return (math.floor(edge / grid) + 0.5) * grid if edge > 0.0 else 0.0
+    return (math.floor(edge / grid) + 0.5) * grid
 
 
 def _excess(a: float) -> float:

@@ -1,6 +1,7 @@
 """Reading files in blocks of whole lines (plain, gzip or zstd text) or of rows (Parquet), in bounded memory.
 
-Where a block ends depends on the files alone, so a reader that starts again at a block's end sees the same blocks.
+Where a block ends depends on the files alone, so a reader that starts again at a block's end sees the same
+blocks.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Generic, TypeVar
+from typing import IO
 
 import numpy as np
 import polars as pl
@@ -21,8 +22,6 @@ import pyarrow.parquet as pq
 import zstandard
 
 from sparsedp.data.schema import Place, Source
-
-Content = TypeVar("Content", bytes, pl.DataFrame)
 
 BLOCK_BYTES = 32 * 2**20
 BLOCK_ROWS = 2**17
@@ -33,12 +32,12 @@ MAX_LINE_BLOCKS = 8
 
 
 @dataclass(frozen=True)
-class Block(Generic[Content]):
+class Block:
     """Whole lines (or rows) of one source. `read` is how far into its file the reader was, for progress."""
 
     start: Place
     end: Place
-    content: Content
+    content: bytes | pl.DataFrame
     read: int
 
     @property
@@ -46,9 +45,16 @@ class Block(Generic[Content]):
         """How many lines it holds."""
         return self.end.line - self.start.line
 
+    @property
+    def text(self) -> bytes:
+        """The lines of a text."""
+        if not isinstance(self.content, bytes):
+            raise TypeError("a block of rows has no text")
+        return self.content
+
 
 def source_of(path: Path) -> Source:
-    """Describe a file by its name, its size and a hash of its two ends, enough to notice that it was exchanged."""
+    """Describe a file by name, size and a hash of its two ends: enough to notice that it was exchanged."""
     size = path.stat().st_size
     with path.open("rb") as file:
         sample = file.read(SAMPLE_BYTES)
@@ -58,12 +64,17 @@ def source_of(path: Path) -> Source:
 
 
 def read_text(
-    files: Sequence[Path], start: Place, *, header: bool = False, quote: str | None = None, size: int = BLOCK_BYTES
-) -> Iterator[Block[bytes]]:
+    files: Sequence[Path],
+    start: Place,
+    *,
+    header: bool = False,
+    quote: str | None = None,
+    size: int = BLOCK_BYTES,
+) -> Iterator[Block]:
     """Yield the lines of the files from `start` on, in blocks: the whole lines of the next `size` bytes.
 
-    With a `header`, the first line of every file is passed over. With a `quote` character, a line break between
-    quotes does not end a line.
+    With a `header`, the first line of every file is passed over. With a `quote` character, a line break
+    between quotes does not end a line.
     """
     place = start
     for source in range(start.source, len(files)):
@@ -74,7 +85,7 @@ def read_text(
             place = block.end
 
 
-def read_parquet(files: Sequence[Path], start: Place, *, rows: int = BLOCK_ROWS) -> Iterator[Block[pl.DataFrame]]:
+def read_parquet(files: Sequence[Path], start: Place, *, rows: int = BLOCK_ROWS) -> Iterator[Block]:
     """Yield the rows of Parquet files from `start` on, `rows` at a time; a place counts rows, not bytes."""
     place = start
     for source in range(start.source, len(files)):
@@ -99,7 +110,7 @@ def first_line(path: Path) -> bytes:
         return _open_unpacked(raw).readline()
 
 
-def _read_file(path: Path, place: Place, header: bool, quote: str | None, size: int) -> Iterator[Block[bytes]]:
+def _read_file(path: Path, place: Place, header: bool, quote: str | None, size: int) -> Iterator[Block]:
     if header and place.byte == 0:
         place = Place(place.source, len(first_line(path)), 1, place.earlier_lines)
     with path.open("rb") as raw:
@@ -112,7 +123,9 @@ def _read_file(path: Path, place: Place, header: bool, quote: str | None, size: 
                 data = rest + fresh
                 cut = _last_line_end(data, quote) if fresh else len(data)
                 if not cut and len(data) > MAX_LINE_BLOCKS * size:
-                    raise ValueError(f"{path}: no end of line after line {place.line}: not a text file, or an open quote")
+                    raise ValueError(
+                        f"{path}: no end of line after line {place.line}: not a text file, or an open quote"
+                    )
                 if cut:
                     whole, rest = data[:cut], data[cut:]
                     after = _after(place, whole)
@@ -144,7 +157,7 @@ def _after(place: Place, text: bytes) -> Place:
 
 
 def _read(text: IO[bytes], size: int) -> bytes:
-    """Read exactly `size` bytes unless the text ends: block ends must not depend on how a decompressor portions."""
+    """Read `size` bytes unless the text ends: block ends must not depend on a decompressor's portions."""
     pieces = []
     while size > 0 and (piece := text.read(size)):
         pieces.append(piece)
@@ -161,12 +174,12 @@ def _skip(text: IO[bytes], count: int) -> None:
 
 
 def _last_line_end(data: bytes, quote: str | None) -> int:
-    """Return the length of the whole lines in `data`: up to the last line break that stands outside quotes."""
+    """Return the length of the whole lines in `data`: up to the last line break outside quotes."""
     end = data.rfind(b"\n") + 1
     if quote is None or not end:
         return end
     quotes = np.flatnonzero(np.frombuffer(data, np.uint8) == ord(quote))
     while end and (before := int(np.searchsorted(quotes, end))) % 2:
-        # The break lies inside quotes that opened at the last quote before it: go back to the line that holds it.
+        # The break lies inside quotes, opened at the last quote before it: go back before that line.
         end = data.rfind(b"\n", 0, int(quotes[before - 1])) + 1
     return end

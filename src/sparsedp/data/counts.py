@@ -1,7 +1,8 @@
-"""How often each of very many values occurs, in bounded memory: sorted runs on disk, merged range by range."""
+"""How often each of very many values occurs, in bounded memory: sorted runs on disk, merged by range."""
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -44,8 +45,9 @@ class Range:
 class ValueCounts:
     """Counts of ids in `range(size)`, gathered block by block into a folder.
 
-    At most about `entries` (id, count) pairs are in memory; beyond that they go to disk as a sorted run, together
-    with the place in the input up to which everything is counted, from which an interrupted count goes on.
+    At most about `entries` (id, count) pairs are in memory; beyond that they go to disk as a sorted run,
+    together with the place in the input up to which everything is counted, from which an interrupted count
+    goes on.
     """
 
     def __init__(self, folder: Path, size: int, entries: int = RUN_ENTRIES) -> None:
@@ -72,13 +74,13 @@ class ValueCounts:
         self._spill()
         runs = [np.load(self._run(number), mmap_mode="r") for number in range(self._runs)]
         bounds = self._bounds(runs)
-        for low, high in zip(bounds[:-1], bounds[1:], strict=True):
+        for low, high in itertools.pairwise(bounds):
             pieces = [run[:, slice(*np.searchsorted(run[0], (low, high)))] for run in runs]
             together = np.concatenate([np.asarray(piece) for piece in pieces], axis=1)
             yield Range(low, high, *histogram(together[0], together[1]))
 
     def _bounds(self, runs: list[Ints]) -> list[int]:
-        """Cut the ids so that no range holds many more entries than fit, by looking at every 1024th of each run."""
+        """Cut the ids so that no range holds many more entries than fit, by every 1024th of each run."""
         looked = np.sort(np.concatenate([run[0, ::1024] for run in runs]))
         pieces = -(-1024 * len(looked) // self._entries)
         inner = looked[len(looked) * np.arange(1, pieces) // pieces]
@@ -93,7 +95,9 @@ class ValueCounts:
         with self._run(self._runs).open("wb") as file:
             np.save(file, run)
         self._pending, self._runs = [], self._runs + 1
-        write_whole(self._folder / _STATE, json.dumps({"runs": self._runs, "counted": asdict(self.counted)}).encode())
+        write_whole(
+            self._folder / _STATE, json.dumps({"runs": self._runs, "counted": asdict(self.counted)}).encode()
+        )
 
     def _run(self, number: int) -> Path:
         return self._folder / f"run-{number:05d}.npy"

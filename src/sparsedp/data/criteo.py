@@ -1,5 +1,6 @@
-"""The Criteo click logs: tab-separated label, 13 integers, 26 values of 8 hex digits, no header, any field but the
-label possibly empty; one file (Kaggle's `train.txt`) or one a day (`day_0` ... `day_23`).
+"""The Criteo click logs, as Kaggle's `train.txt` or one file a day (`day_0` ... `day_23`).
+
+Tab-separated label, 13 integers, 26 values of 8 hex digits; no header; any field but the label may be empty.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from sparsedp.data.blocks import Block, read_text
 from sparsedp.data.examples import NUMERIC_RULE, Examples, Malformed, log_transform
-from sparsedp.data.hashing import Hashes, hash_of_length, mix, first_words
+from sparsedp.data.hashing import Hashes, first_words, hash_of_length, mix
 from sparsedp.data.lines import Separated
 from sparsedp.data.rules import IdRule
 from sparsedp.data.schema import Feature, Place, Schema, Source
@@ -41,8 +42,8 @@ _HIGH_BITS = np.uint64(0x80) * _EVERY_BYTE
 class Criteo:
     """The reader of a set of Criteo files.
 
-    Files named `day_N` give the time column `day`; others give `row`, the position of the line in all the files,
-    for Kaggle's rows are in time order but carry no timestamp.
+    Files named `day_N` give the time column `day`; others give `row`, the position of the line in all the
+    files, for Kaggle's rows are in time order but carry no timestamp.
     """
 
     files: tuple[Path, ...]
@@ -64,7 +65,7 @@ class Criteo:
         """The columns whose values become ids."""
         return CATEGORIES
 
-    def blocks(self, start: Place) -> Iterator[Block[bytes]]:
+    def blocks(self, start: Place) -> Iterator[Block]:
         """Yield the lines of the files from `start` on."""
         return read_text(self.files, start)
 
@@ -75,40 +76,47 @@ class Criteo:
             label_rule="first column, 0 or 1",
             numeric=INTEGERS,
             numeric_rule=NUMERIC_RULE,
-            categorical=tuple(Feature(name, rules[name].rows, rules[name].description) for name in CATEGORIES),
+            categorical=tuple(
+                Feature(name, rules[name].rows, rules[name].description) for name in CATEGORIES
+            ),
             time="row" if self.days is None else "day",
             time_unit="position of the line" if self.days is None else "day number of the file",
             sources=sources,
         )
 
-    def read(self, block: Block[bytes]) -> Examples:
+    def read(self, block: Block) -> Examples:
         """Read a block; lines that are not of the format are left out and named."""
         try:
             return self._read_even(block)
         except (_OddLines, pl.exceptions.PolarsError):
             return self._read_odd(block)
 
-    def _read_even(self, block: Block[bytes]) -> Examples:
+    def _read_even(self, block: Block) -> Examples:
         """Read a block in which every line is right, which costs no more than to find that out."""
-        if not _TEXT.is_even(block.content, block.lines):
+        if not _TEXT.is_even(block.text, block.lines):
             raise _OddLines
-        frame = _parse(block.content, pl.Int64)
+        frame = _parse(block.text, pl.Int64)
         words = [_hash_hex(frame[name]) for name in CATEGORIES]
         labels = frame[LABEL]
-        if not (labels.is_between(0, 1).all() and labels.null_count() == 0 and all(ok.all() for _, ok in words)):
+        if not (
+            labels.is_between(0, 1).all() and labels.null_count() == 0 and all(ok.all() for _, ok in words)
+        ):
             raise _OddLines
         return self._examples(block, frame, [hashes for hashes, _ in words], np.arange(block.lines), [])
 
-    def _read_odd(self, block: Block[bytes]) -> Examples:
+    def _read_odd(self, block: Block) -> Examples:
         """Read a block that has malformed lines, keeping the others."""
-        lines = _TEXT.lines(block.content)
+        lines = _TEXT.lines(block.text)
         even = lines.columns == len(COLUMNS)
         reasons = {
             int(number): f"{columns} columns instead of {len(COLUMNS)}"
             for number, columns in zip(lines.numbers[~even], lines.columns[~even], strict=True)
         }
         text, numbers = lines.keep(even), lines.numbers[even]
-        frame, written = _parse(text, pl.Int64, ignore_errors=True), _parse(text, pl.String, ignore_errors=True)
+        frame, written = (
+            _parse(text, pl.Int64, ignore_errors=True),
+            _parse(text, pl.String, ignore_errors=True),
+        )
         good = np.ones(len(numbers), bool)
         hashes = []
         for name in COLUMNS:
@@ -130,7 +138,7 @@ class Criteo:
 
     def _examples(
         self,
-        block: Block[bytes],
+        block: Block,
         frame: pl.DataFrame,
         hashes: list[Hashes],
         numbers: NDArray[np.int64],
@@ -139,8 +147,12 @@ class Criteo:
         if self.days is None:
             time = pl.Series("row", numbers + (block.start.earlier_lines + block.start.line))
         else:
-            time = pl.repeat(self.days[block.start.source], len(numbers), dtype=pl.Int64, eager=True).alias("day")
-        plain = frame.select(pl.col(LABEL).cast(pl.Float32), *(log_transform(pl.col(name)) for name in INTEGERS))
+            time = pl.repeat(self.days[block.start.source], len(numbers), dtype=pl.Int64, eager=True).alias(
+                "day"
+            )
+        plain = frame.select(
+            pl.col(LABEL).cast(pl.Float32), *(log_transform(pl.col(name)) for name in INTEGERS)
+        )
         return Examples(plain.with_columns(time), hashes, [], malformed)
 
 
@@ -171,8 +183,8 @@ def _hash_hex(values: pl.Series) -> tuple[Hashes, NDArray[np.bool_]]:
 def _hash_hex_words(lengths: NDArray[np.uint32], word: Hashes) -> tuple[Hashes, NDArray[np.bool_]]:
     """Do the same for one chunk.
 
-    Eight bytes are one word, so they are tested together: where no high bit is set, adding 0x76 to a byte carries
-    into its high bit exactly if it was above 9, and likewise for the letters.
+    Eight bytes are one word, so they are tested together: where no high bit is set, adding 0x76 to a byte
+    carries into its high bit exactly if it was above 9, and likewise for the letters.
     """
     wide = word & _HIGH_BITS
     not_digit = (word ^ np.uint64(0x30) * _EVERY_BYTE) + np.uint64(0x76) * _EVERY_BYTE

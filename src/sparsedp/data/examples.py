@@ -20,8 +20,8 @@ NUMERIC_RULE = "sign(x) * log(1 + |x|); missing: 0"
 def log_transform(value: pl.Expr) -> pl.Expr:
     """Return sign(x) log(1 + |x|) in 32 bits, and 0 where x is missing.
 
-    A fixed rule: it looks at no other row. It is log(1 + x) for counts, and keeps negative values (Criteo's -1, -2
-    and -3 mean something other than 0) without a shift chosen from the data.
+    A fixed rule: it looks at no other row. It is log(1 + x) for counts, and keeps negative values (Criteo's
+    -1, -2 and -3 mean something other than 0) without a shift chosen from the data.
     """
     number = value.cast(pl.Float64)
     return (number.sign() * number.abs().log1p()).fill_nan(None).fill_null(0.0).cast(pl.Float32)
@@ -45,7 +45,7 @@ class Bag:
 
 @dataclass(frozen=True)
 class Examples:
-    """Rows of one block: `plain` holds label, numeric columns and time in their final form, the rest is hashed."""
+    """Rows of one block: `plain` holds label, numbers and time in their final form, the rest is hashed."""
 
     plain: pl.DataFrame
     hashes: list[Hashes]

@@ -1,11 +1,12 @@
 """The public rule from a value to an id: one 64-bit hash, the same everywhere and for ever.
 
-A rule that looked at the data to number its values would release them; a hash looks at nothing. It is fixed here,
-not borrowed from a library whose next version may hash differently, because a prepared folder, a trained table and
-next year's rows must agree on it:
+A rule that looked at the data to number its values would release them; a hash looks at nothing. It is fixed
+here, not borrowed from a library whose next version may hash differently, because a prepared folder, a
+trained table and next year's rows must agree on it:
 
     hash(value)   the UTF-8 bytes, cut into little-endian 64-bit words (the last one padded with zero bytes), folded
-                  as h <- mix(h XOR word) from h = mix(length * GAMMA), `mix` being the finaliser of SplitMix64
+                  as h <- mix(h XOR word) from h = mix(length * GAMMA), `mix` being the finaliser of
+                  SplitMix64
     missing       null or empty; its hash is 0 and its id is 0
     id            1 + ((hash >> 32) * (rows - 1) >> 32): the rows after row 0 are the buckets
     crossed       the hashes of the parts folded the same way from h = mix(parts * CROSS)
@@ -50,8 +51,8 @@ def hash_of_length(length: int) -> np.uint64:
 def first_words(values: pl.Series) -> Iterator[tuple[NDArray[np.uint32], Hashes]]:
     """Yield, chunk by chunk, the length of every string and its first 8 bytes as one word.
 
-    Read in place from Arrow's string views, which hold a string of up to 12 bytes inside the view. The word of a
-    longer or a null string means nothing; a null has length 0.
+    Read in place from Arrow's string views, which hold a string of up to 12 bytes inside the view. The word
+    of a longer or a null string means nothing; a null has length 0.
     """
     for view in _views(values):
         words = _view_words(view)

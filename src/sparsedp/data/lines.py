@@ -17,15 +17,13 @@ class Separated:
     columns: int
 
     def is_even(self, text: bytes, lines: int) -> bool:
-        """Whether the separators in the text are as many as its lines need.
+        """Whether the separators of a text without quotes are as many as its lines need.
 
-        Together with a parser that refuses lines with too many columns this proves that none has too few, which
-        polars would fill with nulls.
+        Together with a parser that refuses a line with too many columns this proves that none has too few,
+        which polars would fill with nulls.
         """
-        data = np.frombuffer(text, np.uint8)
-        if self.quote is not None and np.any(data == ord(self.quote)):
-            return bool(np.all(self.lines(text).columns == self.columns))
-        return int(np.count_nonzero(data == ord(self.separator))) == lines * (self.columns - 1)
+        separators = np.count_nonzero(np.frombuffer(text, np.uint8) == ord(self.separator))
+        return int(separators) == lines * (self.columns - 1)
 
     def lines(self, text: bytes) -> Lines:
         """Find the lines of a text and count the columns of each."""
@@ -33,7 +31,7 @@ class Separated:
         breaks, separators = data == ord("\n"), data == ord(self.separator)
         every_break = np.flatnonzero(breaks)
         if self.quote is not None:
-            outside = np.cumsum(data == ord(self.quote), dtype=np.int64) % 2 == 0
+            outside = ~np.logical_xor.accumulate(data == ord(self.quote))
             breaks, separators = breaks & outside, separators & outside
         ends = np.flatnonzero(breaks) + 1
         if len(data) and (len(ends) == 0 or ends[-1] < len(data)):

@@ -19,15 +19,15 @@ from sparsedp.randomness import NoiseSource
 class PartitionSelection:
     """A vocabulary over `features` columns whose values are listed where their noisy count is large.
 
-    Values are known by 40-bit keys, so that there are `features * 2**40` possible ones, whatever the data: a public
-    domain. Every key of it gets noise, also those that nobody has (`false_positives` of which are listed on
-    average), so no delta has to be set aside for values that only one example has.
+    Values are known by 40-bit keys, so that there are `features * 2**40` possible ones, whatever the data: a
+    public domain. Every key of it gets noise, also those that nobody has (`false_positives` of which are
+    listed on average), so no delta has to be set aside for values that only one example has.
 
-    Guarantee: add-or-remove-one example. An example has at most one value a feature, so it moves the counts by at
-    most sqrt(features) in l2. Event: `Gaussian(sigma)`, which is (epsilon, delta) by the analytic Gaussian
-    mechanism. Released: the listed keys.
-    Proof: the list is post-processing of the Gaussian mechanism on the counts of the whole domain
-    (`thresholded_counts`); hashing values to keys merges some of them and only lowers the sensitivity.
+    Guarantee: add-or-remove-one example. An example has at most one value a feature, so it moves the counts
+    by at most sqrt(features) in l2. Event: `Gaussian(sigma)`, which is (epsilon, delta) by the analytic
+    Gaussian mechanism. Released: the listed keys. Proof: the list is post-processing of the Gaussian
+    mechanism on the counts of the whole domain (`thresholded_counts`); hashing values to keys merges some of
+    them and only lowers the sensitivity.
     """
 
     epsilon: float
@@ -99,11 +99,6 @@ class PublicValues:
     def __post_init__(self) -> None:
         if self.minimum < 1:
             raise ValueError(f"minimum must be at least 1, got {self.minimum}")
-
-    @property
-    def size(self) -> int:
-        """How many keys there are."""
-        return self.features << KEY_BITS
 
     def select(self, counts: Range) -> Ints:
         """Return the keys of the range that are listed."""

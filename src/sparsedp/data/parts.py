@@ -1,8 +1,8 @@
 """The folder being prepared: parts written whole or not at all, and a manifest of those that are done.
 
 A part appears under its name only when it is complete (written aside, flushed, renamed), and its line in the
-manifest only after that. Whatever stops the work (an interrupt, a kill, a full disk, a power cut), running the same
-command again keeps every part in the manifest and goes on behind the last of them.
+manifest only after that. Whatever stops the work (an interrupt, a kill, a full disk, a power cut), running
+the same command again keeps every part in the manifest and goes on behind the last of them.
 """
 
 from __future__ import annotations
@@ -112,14 +112,18 @@ def actionable_disk_errors(path: Path) -> Iterator[None]:
 
 def _settings(schema: Schema) -> dict[str, Any]:
     """Return what must be equal for two preparations to write the same folder, in its JSON form."""
-    settings: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(dataclasses.replace(schema, parts=()))))
+    settings: dict[str, Any] = json.loads(
+        json.dumps(dataclasses.asdict(dataclasses.replace(schema, parts=())))
+    )
     return settings
 
 
 def _require_same(path: Path, begun: dict[str, Any], settings: dict[str, Any]) -> None:
     changed = [name for name in settings if begun.get(name) != settings[name]]
     if changed:
-        raise ValueError(f"out: {path} was made with other {', '.join(changed)}: give another folder, or remove it")
+        raise ValueError(
+            f"out: {path} was made with other {', '.join(changed)}: give another folder, or remove it"
+        )
 
 
 def _lock(manifest: IO[bytes], path: Path) -> None:

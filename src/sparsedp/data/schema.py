@@ -61,8 +61,9 @@ class Source:
 class Schema:
     """The description of a prepared folder, stored as `schema.json` beside its parts.
 
-    `time` names the column that orders the rows (a day number, a timestamp in seconds, or the position of the line)
-    and `time_unit` says which. `vocabulary_statement` is the privacy statement of a vocabulary learned from the data.
+    `time` names the column that orders the rows (a day number, a timestamp in seconds, or the position of
+    the line) and `time_unit` says which. `vocabulary_statement` is the privacy statement of a vocabulary
+    learned from the data.
     """
 
     label: str
@@ -76,6 +77,7 @@ class Schema:
     sources: tuple[Source, ...] = ()
     parts: tuple[Part, ...] = ()
     vocabulary_statement: str | None = None
+    derived: tuple[str, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -116,7 +118,7 @@ class Schema:
             if fields.pop("format") != FORMAT:
                 raise KeyError("format")
             fields.pop("rows")
-            fields["numeric"] = tuple(fields["numeric"])
+            fields["numeric"], fields["derived"] = tuple(fields["numeric"]), tuple(fields["derived"])
             for name in ("categorical", "multi_hot"):
                 fields[name] = tuple(Feature(**feature) for feature in fields[name])
             fields["sources"] = tuple(Source(**source) for source in fields["sources"])
@@ -131,7 +133,11 @@ class Schema:
         path = Path(folder) / FILE
         if not path.exists():
             unfinished = (Path(folder) / "manifest.jsonl").exists()
-            reason = "was begun and not finished: run its `sparsedp prepare` again" if unfinished else "has no schema.json"
+            reason = (
+                "was begun and not finished: run its `sparsedp prepare` again"
+                if unfinished
+                else "has no schema.json"
+            )
             raise ValueError(f"data: {folder} is not a prepared folder: it {reason}")
         return cls.from_json(path.read_text())
 

@@ -1,7 +1,7 @@
 """Vocabularies: given as a file, or learned from the data, privately unless the caller says that it is public.
 
-A list of the values that occur is a release of the data. It is learned either by DP partition selection, whose price
-goes into a ledger before any noise is drawn, or exactly on the caller's word.
+A list of the values that occur is a release of the data. It is learned either by DP partition selection,
+whose price goes into a ledger before any noise is drawn, or exactly on the caller's word.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import dataclasses
 import io
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,14 +18,13 @@ import numpy as np
 import polars as pl
 
 from sparsedp.accounting.ledger import Ledger
-from sparsedp.data.blocks import Block, Content, source_of
+from sparsedp.data.blocks import Block, source_of
 from sparsedp.data.counts import Histogram, Ints, ValueCounts, histogram
 from sparsedp.data.hashing import Hashes, hash_strings
-from sparsedp.data.parts import actionable_disk_errors, write_whole
 from sparsedp.data.partition_selection import PartitionSelection, PublicValues
-from sparsedp.data.prepare import Progress, Reader, in_order
+from sparsedp.data.parts import actionable_disk_errors, write_whole
+from sparsedp.data.preparation import Progress, Reader, in_order
 from sparsedp.data.rules import KEY_BITS, VocabularyRule, keys_of
-from sparsedp.data.schema import Place
 from sparsedp.randomness import NoiseSource
 
 FILE = "vocabulary.parquet"
@@ -46,8 +46,8 @@ class Vocabulary:
     def read(cls, path: str | Path) -> Vocabulary:
         """Read a vocabulary file: CSV, TSV or Parquet with the columns `feature` and `value` (or `key`).
 
-        The values of a feature get the ids 1, 2, ... in the order of the file. A `key` is the 40 upper bits of a
-        value's hash, which is what a learned vocabulary lists.
+        The values of a feature get the ids 1, 2, ... in the order of the file. A `key` is the 40 upper bits
+        of a value's hash, which is what a learned vocabulary lists.
         """
         path = Path(path)
         try:
@@ -55,12 +55,19 @@ class Vocabulary:
         except pl.exceptions.PolarsError as error:
             raise ValueError(f"vocabulary: cannot read {path} ({error})") from error
         if "feature" not in frame.columns or not {"value", "key"} & set(frame.columns):
-            raise ValueError(f"vocabulary: {path} must have the columns feature and value, has {frame.columns}")
+            raise ValueError(
+                f"vocabulary: {path} must have the columns feature and value, has {frame.columns}"
+            )
         if "key" not in frame.columns:
-            frame = frame.with_columns(pl.Series("key", keys_of(hash_strings(frame["value"].cast(pl.String)))))
+            frame = frame.with_columns(
+                pl.Series("key", keys_of(hash_strings(frame["value"].cast(pl.String))))
+            )
         groups = frame.group_by("feature", maintain_order=True)
         metadata = pl.read_parquet_metadata(path) if path.suffix == ".parquet" else {}
-        return cls({str(name): group["key"].to_numpy() for (name,), group in groups}, metadata.get("statement") or None)
+        return cls(
+            {str(name): group["key"].to_numpy() for (name,), group in groups},
+            metadata.get("statement") or None,
+        )
 
     def packed(self, settings: str) -> bytes:
         """Return the content of a vocabulary file, with the settings that it was learned under."""
@@ -72,69 +79,84 @@ class Vocabulary:
 
 
 def learn_privately(
-    reader: Reader[Content],
+    reader: Reader,
     out: str | Path,
+    features: Sequence[str],
     selection: PartitionSelection,
     *,
     ledger: Ledger,
     noise: NoiseSource | None = None,
     progress: Progress = lambda done: None,
 ) -> Vocabulary:
-    """Learn the vocabulary of the reader's features by DP partition selection, once: `out` keeps it.
+    """Learn the vocabulary of some of the reader's features by DP partition selection, once: `out` keeps it.
 
-    The ledger has the event on disk before noise is drawn. If the process is killed between that and the writing of
-    the list, the next attempt pays again: the first list was never seen, but the ledger cannot know that.
+    The ledger has the event on disk before noise is drawn. If the process is killed between that and the
+    writing of the list, the next attempt pays again: the first list was never seen, but the ledger cannot
+    know that.
     """
     noise = noise or NoiseSource()
-    settings = _settings(reader, selection)
-    if (known := _known(Path(out), settings)) is not None:
+    settings = _settings(reader, features, selection)
+    if (known := _known(Path(out), features, settings)) is not None:
         return known
-    counts = _count(reader, Path(out), selection.size, settings, progress)
+    counts = _count(reader, features, Path(out), settings, progress)
     ledger.spend(selection.event)
     chosen = np.concatenate([selection.select(part, noise) for part in counts.ranges()])
-    return _keep(reader, Path(out), chosen, settings, str(selection.statement(noise)))
+    return _keep(features, Path(out), chosen, settings, str(selection.statement(noise)))
 
 
 def learn_public(
-    reader: Reader[Content], out: str | Path, selection: PublicValues, *, progress: Progress = lambda done: None
+    reader: Reader,
+    out: str | Path,
+    features: Sequence[str],
+    selection: PublicValues,
+    *,
+    progress: Progress = lambda done: None,
 ) -> Vocabulary:
     """List the values that occur often enough, on the caller's word that they are public."""
-    settings = _settings(reader, selection)
-    if (known := _known(Path(out), settings)) is not None:
+    settings = _settings(reader, features, selection)
+    if (known := _known(Path(out), features, settings)) is not None:
         return known
-    counts = _count(reader, Path(out), selection.size, settings, progress)
+    counts = _count(reader, features, Path(out), settings, progress)
     chosen = np.concatenate([selection.select(part) for part in counts.ranges()])
-    return _keep(reader, Path(out), chosen, settings, None)
+    return _keep(features, Path(out), chosen, settings, None)
 
 
-def _settings(reader: Reader[Content], selection: PartitionSelection | PublicValues) -> str:
+def _settings(reader: Reader, features: Sequence[str], selection: PartitionSelection | PublicValues) -> str:
+    if len(features) != selection.features:
+        raise ValueError(f"selection is for {selection.features} features, {len(features)} are to be learned")
     sources = [dataclasses.asdict(source_of(path)) for path in reader.files]
     rule = {"rule": type(selection).__name__, **dataclasses.asdict(selection)}
-    return json.dumps({"sources": sources, "features": reader.features, "selection": rule})
+    return json.dumps({"sources": sources, "features": list(features), "selection": rule})
 
 
-def _known(out: Path, settings: str) -> Vocabulary | None:
+def _known(out: Path, features: Sequence[str], settings: str) -> Vocabulary | None:
     path = out / FILE
     if not path.exists():
         return None
     if pl.read_parquet_metadata(path).get("settings") != settings:
         raise ValueError(f"vocabulary: {path} was learned from other files or with other settings")
-    return Vocabulary.read(path)
+    found, none = Vocabulary.read(path), np.empty(0, np.int64)
+    return Vocabulary({name: found.keys.get(name, none) for name in features}, found.statement)
 
 
-def _count(reader: Reader[Content], out: Path, size: int, settings: str, progress: Progress) -> ValueCounts:
+def _count(
+    reader: Reader, features: Sequence[str], out: Path, settings: str, progress: Progress
+) -> ValueCounts:
     """Count the values of every feature, going on from where an interrupted count stopped."""
+    columns = [reader.features.index(name) for name in features]
 
-    def count(block: Block[Content]) -> tuple[Histogram, Block[Content]]:
-        return joint_histogram(reader.read(block).hashes), block
+    def count(block: Block) -> tuple[Histogram, Block]:
+        hashes = reader.read(block).hashes
+        return joint_histogram([hashes[column] for column in columns]), block
 
+    folder = out / "counting"
     with actionable_disk_errors(out):
-        folder = out / "counting"
-        if folder.exists() and (folder / "settings.json").read_text() != settings:
-            raise ValueError(f"out: {out} was begun with other files or vocabulary settings")
         folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / "settings.json", settings.encode())
-        counts = ValueCounts(folder, size)
+        begun = folder / "settings.json"
+        if begun.exists() and begun.read_text() != settings:
+            raise ValueError(f"out: {out} was begun with other files or vocabulary settings")
+        write_whole(begun, settings.encode())
+        counts = ValueCounts(folder, len(features) << KEY_BITS)
         sizes = [path.stat().st_size for path in reader.files]
         for found, block in in_order(count, reader.blocks(counts.counted)):
             counts.add(found, block.end)
@@ -142,21 +164,26 @@ def _count(reader: Reader[Content], out: Path, size: int, settings: str, progres
     return counts
 
 
-def joint_histogram(hashes: list[Hashes]) -> Histogram:
-    """Count the keys of all features at once, key k of feature j being number j * 2^40 + k; missing ones are not."""
-    counted = [histogram(keys_of(column[column != 0]) + (place << KEY_BITS)) for place, column in enumerate(hashes)]
+def joint_histogram(hashes: Sequence[Hashes]) -> Histogram:
+    """Count the keys of several features at once, key k of the j-th being number j * 2^40 + k; not the missing."""
+    counted = [
+        histogram(keys_of(column[column != 0]) + (place << KEY_BITS)) for place, column in enumerate(hashes)
+    ]
     return np.concatenate([ids for ids, _ in counted]), np.concatenate([counts for _, counts in counted])
 
 
-def _keep(reader: Reader[Content], out: Path, chosen: Ints, settings: str, statement: str | None) -> Vocabulary:
-    cuts = np.searchsorted(chosen, np.arange(1, len(reader.features)) << KEY_BITS)
+def _keep(
+    features: Sequence[str], out: Path, chosen: Ints, settings: str, statement: str | None
+) -> Vocabulary:
+    cuts = np.searchsorted(chosen, np.arange(1, len(features)) << KEY_BITS)
     keys = [part & ((1 << KEY_BITS) - 1) for part in np.split(chosen, cuts)]
-    vocabulary = Vocabulary(dict(zip(reader.features, keys, strict=True)), statement)
-    write_whole(out / FILE, vocabulary.packed(settings))
+    vocabulary = Vocabulary(dict(zip(features, keys, strict=True)), statement)
+    with actionable_disk_errors(out):
+        write_whole(out / FILE, vocabulary.packed(settings))
     shutil.rmtree(out / "counting")
     return vocabulary
 
 
 def _read_text(path: Path) -> pl.DataFrame:
     separator = "\t" if ".tsv" in path.suffixes else ","
-    return pl.read_csv(path, separator=separator, infer_schema=False, truncate_ragged_lines=False)
+    return pl.read_csv(path, separator=separator, infer_schema=False)

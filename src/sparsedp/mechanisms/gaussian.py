@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from sparsedp.accounting import analytic_gaussian_sigma
@@ -12,8 +13,7 @@ from sparsedp.accounting.events import DpEvent, GaussianDpEvent, ZCDpEvent
 from sparsedp.accounting.validation import check_count, check_positive
 from sparsedp.mechanisms.grid import grid_integers
 from sparsedp.mechanisms.histogram import Floats, check_array
-from sparsedp.randomness import Stream, add_gaussian
-from sparsedp.randomness.discrete import discrete_gaussian
+from sparsedp.randomness import Stream, add_gaussian, discrete_gaussian
 
 
 def gaussian_std(*, sensitivity: float, epsilon: float, delta: float) -> float:
@@ -42,14 +42,15 @@ def gaussian_on_grid(values: ArrayLike, *, std: float, grid: float, stream: Stre
     """``values`` rounded to multiples of ``grid``, plus an exact discrete Gaussian on the same multiples.
 
     Guarantee: ``gaussian_on_grid_event``, with no floating-point gap: everything private happens on
-    integers. Released: the noisy multiples.
+    integers; the noise is rounded up, to a whole number of grid squares. Released: the noisy multiples.
     Proof: rounding moves each coordinate by at most grid/2, so the rounded vectors of two neighbours are at
     most ``Delta + grid sqrt(m)`` apart where m coordinates may differ; the discrete Gaussian of parameter
     s^2 on integers at distance D is (D^2 / (2 s^2))-zCDP (Canonne, Kamath and Steinke 2020).
     """
     integers = grid_integers(values, grid=grid, scale=check_positive("std", std))
-    variance = (Fraction(std) / Fraction(grid)) ** 2
-    return grid * (integers + discrete_gaussian(stream, variance, integers.shape))
+    variance = Fraction(math.ceil((Fraction(std) / Fraction(grid)) ** 2))
+    noise = discrete_gaussian(stream, variance, integers.shape)
+    return np.asarray(grid * (integers + noise), dtype=np.float64)
 
 
 def gaussian_on_grid_event(*, std: float, grid: float, sensitivity: float, nonzeros: int) -> DpEvent:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -11,8 +12,9 @@ from sparsedp.accounting.events import DpEvent, LaplaceDpEvent, PureDpEvent
 from sparsedp.accounting.validation import check_count, check_positive
 from sparsedp.mechanisms.grid import grid_integers
 from sparsedp.mechanisms.histogram import Floats, check_array
-from sparsedp.randomness import Stream, grid_of
-from sparsedp.randomness.discrete import discrete_laplace
+from sparsedp.randomness import Stream, discrete_laplace, grid_of
+
+_FINE = 2**16
 
 
 def laplace(values: ArrayLike, *, scale: float, stream: Stream) -> Floats:
@@ -37,14 +39,16 @@ def laplace_event(*, scale: float, sensitivity: float) -> DpEvent:
 def laplace_on_grid(values: ArrayLike, *, scale: float, grid: float, stream: Stream) -> Floats:
     """``values`` rounded to multiples of ``grid``, plus exact discrete Laplace noise on the same multiples.
 
-    Guarantee: ``laplace_on_grid_event``, with no floating-point gap. Released: the noisy multiples.
+    Guarantee: ``laplace_on_grid_event``, with no floating-point gap; the scale is rounded up to a short
+    fraction of the grid. Released: the noisy multiples.
     Proof: rounding moves each coordinate by at most grid/2, so the rounded vectors of two neighbours are at
     most ``Delta + grid m`` apart in l1 where m coordinates may differ; the discrete Laplace pmf is
     proportional to e^(-|z| grid / scale), so the ratio is at most e^((Delta + grid m) / scale).
     """
     integers = grid_integers(values, grid=grid, scale=check_positive("scale", scale))
-    noise = discrete_laplace(stream, Fraction(scale) / Fraction(grid), integers.shape)
-    return grid * (integers + noise)
+    steps = Fraction(math.ceil(Fraction(scale) / Fraction(grid) * _FINE), _FINE)
+    noise = discrete_laplace(stream, steps, integers.shape)
+    return np.asarray(grid * (integers + noise), dtype=np.float64)
 
 
 def laplace_on_grid_event(*, scale: float, grid: float, sensitivity: float, nonzeros: int) -> DpEvent:

@@ -71,15 +71,15 @@ def fill_normals(out: Floats, keystream: Keystream, threads: int) -> None:
 
 
 def _fill_span(out: Floats, keystream: Keystream) -> None:
+    values = 2 * BLOCK_PAIRS
     work = np.empty((4, min(BLOCK_PAIRS, _pairs(out.size))), dtype=np.float32)
-    whole = out.size // (2 * BLOCK_PAIRS) * 2 * BLOCK_PAIRS
-    for begin in range(0, whole, 2 * BLOCK_PAIRS):
-        _transform(out[begin : begin + 2 * BLOCK_PAIRS], keystream, work)
-    if rest := out.size - whole:
-        pairs = _pairs(rest)
-        block = np.empty(2 * pairs, dtype=np.float32)
-        _transform(block, keystream, work[:, :pairs])
-        out[whole:] = block[:rest]
+    for begin in range(0, out.size - 1, values):
+        block = out[begin : begin + values]
+        _transform(block[: block.size // 2 * 2], keystream, work[:, : block.size // 2])
+    if out.size % 2:
+        last = np.empty(2, dtype=np.float32)
+        _transform(last, keystream, work[:, :1])
+        out[-1] = last[0]
 
 
 def _transform(block: Floats, keystream: Keystream, work: Floats) -> None:

@@ -66,8 +66,9 @@ def _laplace_trials(stream: Stream, scale: Fraction, count: int) -> Integers:
     x = [(gammas[i] + t * k) // s for i, k in zip(which.tolist(), v.tolist(), strict=True)]
     y = np.array(x, dtype=np.int64)
     negative = _fair_coins(stream, y.size)
-    y = y[kept := ~(negative & (y == 0))]
-    return np.negative(y, out=y, where=negative[kept])
+    y[negative] *= -1
+    kept: Integers = y[~(negative & (y == 0))]  # zero would otherwise come up twice, as +0 and as -0
+    return kept
 
 
 def _geometric(stream: Stream, count: int) -> Integers:

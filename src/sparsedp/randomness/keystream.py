@@ -28,54 +28,46 @@ os.register_at_fork(after_in_child=_count_fork)
 
 
 class Keystream:
-    """The bytes AES-256-CTR(key) from ``position`` on; the state is exactly (key, position).
+    """The bytes of AES-256-CTR(key) from ``position`` on; the state is exactly (key, position).
 
-    Guarantee: under the usual assumption on AES, bytes at different positions, and bytes under keys
-    derived with different labels, are indistinguishable from independent uniform ones. No byte is ever
-    handed out twice: a *guarded* keystream refuses to continue in a forked child, where parent and child
-    would otherwise draw the same bytes, and no keystream can be copied or pickled.
+    Guarantee: under the usual assumption on AES and HMAC, bytes at different positions, and bytes under keys
+    derived with different labels, are indistinguishable from independent uniform ones. No byte is handed out
+    twice: a private keystream refuses to go on in a forked child, where parent and child would draw the same
+    bytes, and no keystream can be copied or pickled. Threads may share one.
     """
 
-    __slots__ = ("_context", "_generation", "_guarded", "_key", "_lock", "_position")
+    __slots__ = ("_context", "_generation", "_lock", "key", "position", "private")
 
-    def __init__(self, key: bytes, position: int = 0, *, guarded: bool) -> None:
-        self._guarded = guarded
-        self._lock = threading.Lock()
-        self.seek(key, position)
+    key: bytes
+    """The secret: whoever has it can subtract all noise ever drawn."""
+    position: int
+    """How many bytes have been handed out."""
+    private: bool
 
-    def seek(self, key: bytes, position: int) -> None:
-        """Continue from this key and byte position."""
+    def __init__(self, key: bytes, position: int = 0, *, private: bool) -> None:
         if len(key) != KEY_BYTES:
-            raise ValueError(f"key: {KEY_BYTES} bytes are needed, got {len(key)}")
+            raise ValueError(f"key: must have {KEY_BYTES} bytes, got {len(key)}")
         if position < 0:
             raise ValueError(f"position: must not be negative, got {position}")
-        self._key = key
-        self._position = position
+        self.key = key
+        self.position = position
+        self.private = private
         self._generation = _generation
+        self._lock = threading.Lock()
         self._context: CipherContext | None = None
-
-    @property
-    def key(self) -> bytes:
-        """The secret. Whoever has it can subtract all noise ever drawn."""
-        return self._key
-
-    @property
-    def position(self) -> int:
-        """How many bytes have been handed out."""
-        return self._position
 
     def fill(self, buffer: memoryview | bytearray) -> int:
         """Overwrite a contiguous buffer with the next bytes; return the position of the first one."""
         target = memoryview(buffer).cast("B")
         with self._lock:
             self._refuse_forked_copy()
-            start = self._position
-            if self._context is None:
-                self._context = self._context_at(start)
+            start = self.position
+            context = self._context or self._context_at(start)
             for begin in range(0, len(target), len(_ZEROS)):
-                chunk = target[begin : begin + len(_ZEROS)]
-                self._context.update_into(_ZEROS[: len(chunk)] if len(chunk) < len(_ZEROS) else _ZEROS, chunk)
-            self._position = start + len(target)
+                part = target[begin : begin + len(_ZEROS)]
+                context.update_into(_ZEROS[: len(part)], part)
+            self._context = context
+            self.position = start + len(target)
         return start
 
     def take(self, count: int) -> bytes:
@@ -88,35 +80,35 @@ class Keystream:
         """A reader of the next ``count`` bytes, which this keystream then passes over."""
         with self._lock:
             self._refuse_forked_copy()
-            reader = Keystream(self._key, self._position, guarded=self._guarded)
-            self.seek(self._key, self._position + count)
+            reader = Keystream(self.key, self.position, private=self.private)
+            self.position += count
+            self._context = None
         return reader
+
+    def derive(self, label: str) -> bytes:
+        """A key of its own for every label, by HMAC-SHA256; this keystream does not move."""
+        self._refuse_forked_copy()
+        return hmac.digest(self.key, label.encode(), "sha256")
 
     def aside(self, label: str, position: int, count: int) -> bytes:
         """Any stretch of the keystream of the key derived for ``label``; this one does not move."""
-        return Keystream(self.derive(label), position, guarded=False).take(count)
-
-    def derive(self, label: str) -> bytes:
-        """A key of its own for every label (HMAC-SHA256 as a pseudorandom function of the label)."""
-        self._refuse_forked_copy()
-        return hmac.digest(self._key, label.encode(), "sha256")
+        return Keystream(self.derive(label), position, private=self.private).take(count)
 
     def _context_at(self, position: int) -> CipherContext:
         block, skip = divmod(position, _BLOCK)
-        counter = block.to_bytes(_BLOCK, "big")
-        context = Cipher(AES(self._key), modes.CTR(counter)).encryptor()
+        context = Cipher(AES(self.key), modes.CTR(block.to_bytes(_BLOCK, "big"))).encryptor()
         context.update(bytes(skip))
         return context
 
     def _refuse_forked_copy(self) -> None:
-        if self._guarded and self._generation != _generation:
+        if self.private and self._generation != _generation:
             raise RuntimeError(
-                "this secure stream belongs to the process that forked this one, which will draw the same "
-                "noise: make a NoiseSource in the process that uses it"
+                "this secure stream belongs to the process that forked this one and will draw the same noise "
+                "there: make a NoiseSource in the process that uses it"
             )
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a keystream is not copied or pickled: a copy would draw the same noise again")
 
     def __repr__(self) -> str:
-        return f"<Keystream at byte {self._position}>"
+        return f"<Keystream at byte {self.position}>"

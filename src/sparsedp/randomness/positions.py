@@ -21,7 +21,7 @@ _BLOCK_CHANCE = 2.0**-6
 def bernoulli_positions(stream: Stream, size: int, probability: float) -> Integers:
     """The sorted positions in ``range(size)`` of independent Bernoulli(``probability``) hits.
 
-    Guarantee: the distribution of ``size`` separate coins (within 2^-46 in total variation for each hit), in
+    Guarantee: the distribution of ``size`` separate coins (within 2^-40 in total variation for each hit), in
     time and memory of the order of the number of hits.
     Proof: the gap from one hit to the next is geometric, P(gap > g) = (1 - p)^g, which
     ``floor(log U / log(1 - p)) + 1`` with U uniform obeys.

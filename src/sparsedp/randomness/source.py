@@ -6,12 +6,10 @@ import hashlib
 import operator
 import secrets
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from sparsedp.randomness.keystream import KEY_BYTES
 from sparsedp.randomness.stream import Stream
-
-_STREAMS = ("sampling", "selection", "noise")
 
 
 class NoiseSource:
@@ -27,37 +25,36 @@ class NoiseSource:
     checkpoint, make a new source.
     """
 
-    sampling: Stream
-    selection: Stream
-    noise: Stream
-
     def __init__(self, seed: int | None = None) -> None:
-        self._private = seed is None
-        for name in _STREAMS:
-            key = secrets.token_bytes(KEY_BYTES) if seed is None else _key_of(operator.index(seed), name)
-            setattr(self, name, Stream(name, key, private=self._private))
+        self.sampling = _new_stream("sampling", seed)
+        self.selection = _new_stream("selection", seed)
+        self.noise = _new_stream("noise", seed)
 
     @property
     def is_private(self) -> bool:
         """Whether the noise is unpredictable: False when seeded."""
-        return self._private
+        return all(stream.is_private for stream in self._streams)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Keys and positions of the streams, in plain integers and strings."""
-        return {
-            "private": self._private,
-            "streams": {name: getattr(self, name).state() for name in _STREAMS},
-        }
+    def state_dict(self) -> dict[str, dict[str, str | int]]:
+        """The state of each stream, in plain integers and strings."""
+        return {stream.name: stream.state() for stream in self._streams}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Mapping[str, str | int]]) -> None:
         """Continue exactly where ``state_dict`` was taken; a seeded state makes this source not private."""
-        if set(state) != {"private", "streams"} or set(state["streams"]) != set(_STREAMS):
+        if set(state) != {stream.name for stream in self._streams}:
             raise ValueError("state: not the state of a NoiseSource")
-        self._private = self._private and bool(state["private"])
-        for name in _STREAMS:
-            stream = Stream(name, bytes(KEY_BYTES), private=self._private)
-            stream.restore(state["streams"][name])
-            setattr(self, name, stream)
+        before = self.state_dict()
+        try:
+            for stream in self._streams:
+                stream.restore(state[stream.name])
+        except ValueError:
+            for stream in self._streams:
+                stream.restore(before[stream.name])
+            raise
+
+    @property
+    def _streams(self) -> tuple[Stream, Stream, Stream]:
+        return self.sampling, self.selection, self.noise
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -66,8 +63,11 @@ class NoiseSource:
         )
 
     def __repr__(self) -> str:
-        return f"NoiseSource({'secure' if self._private else 'seeded: reproducible, not private'})"
+        return f"NoiseSource({'secure' if self.is_private else 'seeded: reproducible, not private'})"
 
 
-def _key_of(seed: int, name: str) -> bytes:
-    return hashlib.sha256(f"sparsedp seed {seed} stream {name}".encode()).digest()
+def _new_stream(name: str, seed: int | None) -> Stream:
+    if seed is None:
+        return Stream(name, secrets.token_bytes(KEY_BYTES), private=True)
+    key = hashlib.sha256(f"sparsedp seed {operator.index(seed)} stream {name}".encode()).digest()
+    return Stream(name, key, private=False)

@@ -27,17 +27,16 @@ class Stream:
     alone; ``state`` and ``restore`` carry both. The state of a private stream is a secret.
     """
 
-    __slots__ = ("_keystream", "_private", "name")
+    __slots__ = ("_keystream", "name")
 
     def __init__(self, name: str, key: bytes, *, private: bool) -> None:
         self.name = name
-        self._private = private
-        self._keystream = Keystream(key, guarded=private)
+        self._keystream = Keystream(key, private=private)
 
     @property
     def is_private(self) -> bool:
         """False for a stream that grew from a seed: reproducible, not private."""
-        return self._private
+        return self._keystream.private
 
     @property
     def keystream(self) -> Keystream:
@@ -131,22 +130,31 @@ class Stream:
     def fork(self, index: int) -> Stream:
         """Sub-stream number ``index``: always the same one, independent of this and of every other.
 
-        It depends on this stream's key, not on its position, and does not move it.
+        It depends on this stream's key, not on its position, and does not move it: use an index once.
         """
         index = operator.index(index)
-        return Stream(f"{self.name}/{index}", self._keystream.derive(f"fork {index}"), private=self._private)
+        return Stream(
+            f"{self.name}/{index}", self._keystream.derive(f"fork {index}"), private=self.is_private
+        )
 
     def state(self) -> dict[str, str | int]:
-        """Key and position. Secret for a private stream: keep it where only the run can read it."""
-        return {"key": self._keystream.key.hex(), "position": self._keystream.position}
+        """Key, position and whether the stream is private; if it is, so must this be kept."""
+        return {
+            "key": self._keystream.key.hex(),
+            "position": self._keystream.position,
+            "private": self.is_private,
+        }
 
     def restore(self, state: Mapping[str, str | int]) -> None:
-        """Continue exactly where ``state`` was taken."""
+        """Continue exactly where ``state`` was taken. A stream that was ever seeded stays not private."""
         try:
-            key, position = bytes.fromhex(str(state["key"])), operator.index(state["position"])  # type: ignore[arg-type]
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"state: not the state of a stream ({type(error).__name__})") from None
-        self._keystream.seek(key, position)
+            key, position, private = state["key"], state["position"], state["private"]
+            if not (isinstance(key, str) and isinstance(position, int)):
+                raise TypeError
+            keystream = Keystream(bytes.fromhex(key), position, private=self.is_private and bool(private))
+        except (KeyError, TypeError, ValueError):
+            raise ValueError("state: not the state of a stream") from None
+        self._keystream = keystream
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -155,7 +163,7 @@ class Stream:
         )
 
     def __repr__(self) -> str:
-        kind = "secure" if self._private else "reproducible, not private"
+        kind = "secure" if self.is_private else "reproducible, not private"
         return f"<Stream {self.name!r} ({kind}) at byte {self._keystream.position}>"
 
 

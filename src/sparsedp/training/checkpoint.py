@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import asdict, replace
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -58,7 +59,7 @@ def resume(engine: PrivacyEngine, path: Path) -> None:
         raise ValueError("resume: this run has already taken steps; resume before the first one")
     try:
         state = torch.load(path, weights_only=True)
-    except (RuntimeError, EOFError, KeyError, ValueError) as error:
+    except (RuntimeError, EOFError, KeyError, ValueError, UnpicklingError) as error:
         raise ValueError(f"resume: {path} is not a readable checkpoint ({error})") from error
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         raise ValueError(f"resume: {path} is not a checkpoint of format {FORMAT}")

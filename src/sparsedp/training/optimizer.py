@@ -125,6 +125,8 @@ class PrivateOptimizer(Optimizer):
         if self._accumulating:
             return
         self._capture.take()
+        if self._loader is not None:  # batches that were passed over are forgotten with their passes
+            self._loader.logical_batches = min(self._loader.logical_batches, 1)
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none)
 

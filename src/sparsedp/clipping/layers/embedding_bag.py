@@ -28,7 +28,7 @@ class EmbeddingBagRule(TableRule):
         """See the base class."""
         assert isinstance(module, nn.EmbeddingBag)
         if module.mode == "max":
-            return "mode 'max' has no rule: each coordinate's gradient may reach another row; use 'sum' or 'mean'"
+            return "mode 'max' sends each coordinate's gradient to another row; use 'sum' or 'mean'"
         return table_refusal(module)
 
     def forward(self, module: nn.Module, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

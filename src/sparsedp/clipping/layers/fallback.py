@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unflatten
 
 from sparsedp.clipping.gradient import CHUNK
@@ -51,10 +52,12 @@ class Fallback(Rule):
             raise Refusal("returns no tensor that could carry a gradient")
         for place in places:
             output = outputs[place]
-            # A copy, since what follows may change the output in place; and a view, since an output that the
-            # module uses for another output would receive that one's gradient as well.
+            # A copy, since what follows may change the output in place.
             replay = Replay(leaves, spec, place, output.detach().clone())
-            outputs[place] = run.trace(replay, output.view_as(output) if len(places) > 1 else output)
+            # An output that the module uses for another output would receive that one's gradient as well; and
+            # what follows a view in place must be seen by the operation that made it.
+            apart = output.clone() if len(places) > 1 or output._is_view() else output
+            outputs[place] = run.trace(replay, apart)
         return tree_unflatten(outputs, output_spec)
 
     def gradients(self, module: nn.Module, kept: Any, grad: Tensor, wanted: Wanted) -> Parts:
@@ -82,7 +85,9 @@ class Fallback(Rule):
         else:
             step = max(1, CHUNK // sum(value.numel() for value in parameters.values()))
             try:
-                made, again = vmap(one, chunk_size=step)([call.leaves[i] for i in own], grad)
+                # The fused attention kernels have no batching rule.
+                with sdpa_kernel(SDPBackend.MATH):
+                    made, again = vmap(one, chunk_size=step)([call.leaves[i] for i in own], grad)
             except (RuntimeError, ValueError) as error:
                 raise Refusal(f"{_HOW}: {str(error).strip().splitlines()[0]}") from error
             _check_same(call.output, again)

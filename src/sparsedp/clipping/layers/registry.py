@@ -8,11 +8,11 @@ from typing import Any, ClassVar, Protocol
 
 from torch import Tensor, nn
 
-from sparsedp.clipping.gradient import PerExampleGradient
+from sparsedp.clipping.gradient import Summand
 from sparsedp.rows.occurrences import Occurrences
 
 Wanted = frozenset[str]
-Part = PerExampleGradient | Occurrences
+Part = Summand | Occurrences
 Parts = Iterator[tuple[str, Part]]
 
 
@@ -25,7 +25,7 @@ class Run(Protocol):
     def trace(self, kept: Any, output: Tensor) -> Tensor:
         """Hand ``kept`` and the gradient of ``output`` to the rule's ``gradients`` after the backward pass.
 
-        What it returns takes the place of ``output``.
+        What it returns takes the place of ``output``, which must not be a view of what its operation saved.
         """
 
     def batch_size(self) -> int | None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
-from sparsedp.data.blocks import Block, Content, source_of
+from sparsedp.data.blocks import Block, source_of
 from sparsedp.data.examples import Examples, encode
 from sparsedp.data.parts import PreparedFolder, finished
 from sparsedp.data.rules import IdRule
@@ -24,7 +25,7 @@ Progress = Callable[[int], None]
 """Called with the bytes of all the files that have been dealt with so far."""
 
 
-class Reader(Protocol, Generic[Content]):
+class Reader(Protocol):
     """A format: which files, which features, how to cut them into blocks and how to read a block."""
 
     @property
@@ -33,29 +34,30 @@ class Reader(Protocol, Generic[Content]):
     @property
     def features(self) -> tuple[str, ...]: ...  # noqa: D102
 
-    def blocks(self, start: Place) -> Iterator[Block[Content]]: ...  # noqa: D102
+    def blocks(self, start: Place) -> Iterator[Block]: ...  # noqa: D102
 
-    def read(self, block: Block[Content]) -> Examples: ...  # noqa: D102
+    def read(self, block: Block) -> Examples: ...  # noqa: D102
 
     def schema(self, sources: tuple[Source, ...], rules: Mapping[str, IdRule]) -> Schema: ...  # noqa: D102
 
 
 def prepare(
-    reader: Reader[Content],
+    reader: Reader,
     out: str | Path,
     rules: Mapping[str, IdRule],
     *,
+    vocabulary_statement: str | None = None,
     strict: bool = False,
     progress: Progress = lambda done: None,
 ) -> Schema:
     """Write the files of `reader` as a prepared folder and return its schema.
 
-    Takes up an interrupted preparation behind its last finished part; the folder comes out the same, byte for byte,
-    however often it was interrupted. With `strict`, the first malformed line stops the work.
+    Takes up an interrupted preparation behind its last finished part; the folder comes out the same, byte
+    for byte, however often it was interrupted. With `strict`, the first malformed line stops the work.
     """
     out = Path(out)
     sources = tuple(source_of(path) for path in reader.files)
-    schema = reader.schema(sources, rules)
+    schema = dataclasses.replace(reader.schema(sources, rules), vocabulary_statement=vocabulary_statement)
     if (done := finished(out, schema)) is not None:
         return done
     with PreparedFolder.open(out, schema) as folder:
@@ -64,7 +66,7 @@ def prepare(
         start = folder.parts[-1].end if folder.parts else Place()
         first = len(folder.parts)
 
-        def write(item: tuple[int, Block[Content]]) -> tuple[Part, Block[Content]]:
+        def write(item: tuple[int, Block]) -> tuple[Part, Block]:
             number, block = item
             return _write_part(folder, reader, rules, first + number, block), block
 
@@ -91,7 +93,7 @@ def in_order(function: Callable[[Item], Result], items: Iterable[Item]) -> Itera
 
 
 def _write_part(
-    folder: PreparedFolder, reader: Reader[Content], rules: Mapping[str, IdRule], number: int, block: Block[Content]
+    folder: PreparedFolder, reader: Reader, rules: Mapping[str, IdRule], number: int, block: Block
 ) -> Part:
     examples = reader.read(block)
     frame = encode(examples, folder.schema, rules)

@@ -1,0 +1,77 @@
+"""DP-FEST and DP-SGD beside AdaFEST: their noise, their gradient size, and when fewer rows are worth it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scipy.optimize import brentq
+
+from sparsedp.accounting.plan_tables import TableSpec
+
+
+@dataclass(frozen=True)
+class DPSGDPlan:
+    """DP-SGD: every coordinate of every table gets noise in every step."""
+
+    sigma: float
+    gradient_size: int
+
+
+@dataclass(frozen=True)
+class FESTPlan:
+    """DP-FEST: `rows` rows are chosen once from a histogram with noise, and only they are trained.
+
+    `price` is the part by which the noise of training grows to pay for the choice. `histogram_std` is the
+    noise on a row's count over the whole data set: rows whose counts differ by less are told apart by luck.
+    """
+
+    mu: float
+    sigma: float
+    price: float
+    rows: int
+    gradient_size: int
+    reduction: float
+    histogram_std: float
+    largest_truncation: float
+
+
+def widest_rows(tables: Sequence[TableSpec], rows: int) -> int:
+    """The most coordinates that `rows` rows of these tables can have."""
+    size = 0
+    for table in sorted(tables, key=lambda table: -table.dim):
+        taken = min(rows, table.rows)
+        size, rows = size + taken * table.dim, rows - taken
+    return size
+
+
+def rows_within(tables: Sequence[TableSpec], size: float) -> int:
+    """The most rows whose coordinates are within `size` whichever they are; at least one."""
+    rows = 0
+    for table in sorted(tables, key=lambda table: -table.dim):
+        taken = min(table.rows, int(size // table.dim))
+        rows, size = rows + taken, size - taken * table.dim
+        if taken < table.rows:
+            break
+    return max(rows, 1)
+
+
+def excess_loss_bound(truncation: float, noise_norm: float, steps: int) -> float:
+    """Lemma 3.1 of FEST in units of `R L / sqrt(steps)`: bias `truncation`, noise of norm `noise_norm`."""
+    return math.hypot(1 + truncation, noise_norm) + truncation * math.sqrt(steps)
+
+
+def largest_truncation(noise_norm: float, dense_noise_norm: float, steps: int) -> float:
+    """The fraction gamma of the gradient that may be cut off before DP-SGD's bound is the better one.
+
+    FEST equation (2), `sqrt(L^2 (1 + gamma)^2 + h sigma^2) + gamma L sqrt(T) < sqrt(L^2 + D sigma^2)`, solved
+    for gamma. Gradients are clipped to C2, so L = C2 = 1; the noise norms are `sqrt(h) sigma2 / B` and
+    `sqrt(D) sigma / B`. Zero means that cutting off never pays by this bound.
+    """
+    dense = excess_loss_bound(0.0, dense_noise_norm, steps)
+    if excess_loss_bound(0.0, noise_norm, steps) >= dense:
+        return 0.0
+    if excess_loss_bound(1.0, noise_norm, steps) <= dense:
+        return 1.0
+    return float(brentq(lambda cut: excess_loss_bound(cut, noise_norm, steps) - dense, 0.0, 1.0))

@@ -1,0 +1,95 @@
+"""The embedding tables a plan is made for: their public shapes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparsedp.accounting.validation import check_count
+
+_TEXT = re.compile(r"(?:(?P<name>[^=]+)=)?(?P<rows>[^x=]+)x(?P<dim>[^x=]+)(?:x(?P<values>[^x=]+))?")
+
+# The vocabulary sizes of the 26 categorical features of the FEST paper's Criteo model, in order.
+CRITEO_ROWS = (
+    *(1472, 577, 82741, 18940, 305, 23, 1172, 633, 3, 9090, 5918, 64300, 3207),
+    *(27, 1550, 44262, 10, 5485, 2161, 3, 56473, 17, 15, 27360, 104, 12934),
+)
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """A table of `rows` vectors of length `dim`, of which an example reads at most `values` distinct ones."""
+
+    rows: int
+    dim: int
+    values: int = 1
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        for field in ("rows", "dim", "values"):
+            object.__setattr__(self, field, check_count(field, getattr(self, field)))
+        if self.values > self.rows:
+            raise ValueError(f"values must be at most rows ({self.rows}), got {self.values}")
+
+    @property
+    def size(self) -> int:
+        """Coordinates of the whole table."""
+        return self.rows * self.dim
+
+    @classmethod
+    def parse(cls, text: str) -> TableSpec:
+        """A table from `ROWSxDIM`, `ROWSxDIMxVALUES` or `NAME=ROWSxDIM`."""
+        found = _TEXT.fullmatch(text.strip())
+        if found is None:
+            raise ValueError(f"table must be written ROWSxDIM or NAME=ROWSxDIMxVALUES, got {text!r}")
+        numbers = {}
+        for field in ("rows", "dim", "values"):
+            digits = found[field] or "1"
+            if not re.fullmatch(r"-?\d+", digits.strip()):
+                raise ValueError(f"{field} of table {text!r} must be a whole number, got {digits!r}")
+            numbers[field] = int(digits)
+        return cls(**numbers, name=found["name"] or "")
+
+
+def criteo_tables() -> tuple[TableSpec, ...]:
+    """The 26 tables of the FEST paper's Criteo model: `int(2 V^(1/4))` dimensions for V rows."""
+    return tuple(
+        TableSpec(rows, int(2 * rows**0.25), name=f"C{number}")
+        for number, rows in enumerate(CRITEO_ROWS, start=1)
+    )
+
+
+def read_tables(path: str | Path) -> tuple[TableSpec, ...]:
+    """Tables from a JSON file: a list of objects with `rows`, `dim` and, if wanted, `values` and `name`."""
+    try:
+        entries = json.loads(Path(path).read_text())
+    except ValueError as error:
+        raise ValueError(f"tables: {path} is not JSON ({error})") from error
+    if not isinstance(entries, list):
+        raise ValueError(f"tables: {path} must hold a list of objects with rows and dim")
+    tables = []
+    for number, entry in enumerate(entries, start=1):
+        allowed = {"rows", "dim", "values", "name"}
+        if not isinstance(entry, dict) or not {"rows", "dim"} <= entry.keys() <= allowed:
+            raise ValueError(
+                f"tables: entry {number} of {path} must have rows and dim, maybe values and name"
+            )
+        tables.append(TableSpec(**entry))
+    return tuple(tables)
+
+
+def check_tables(tables: Sequence[TableSpec]) -> tuple[TableSpec, ...]:
+    """The tables, each with a name of its own; an empty list or anything that is no table is refused."""
+    tables = tuple(tables)
+    if not tables:
+        raise ValueError("tables must not be empty: a plan needs at least one embedding table")
+    for table in tables:
+        if not isinstance(table, TableSpec):
+            raise ValueError(f"tables must hold TableSpec(rows, dim, values), got {table!r}")
+    return tuple(
+        table if table.name else TableSpec(table.rows, table.dim, table.values, f"table-{number}")
+        for number, table in enumerate(tables, start=1)
+    )

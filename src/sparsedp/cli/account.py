@@ -1,0 +1,153 @@
+"""`sparsedp account`: what a run costs, or what a ledger says was spent."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sparsedp.cli.errors import refuse_bad_input
+
+if TYPE_CHECKING:
+    from sparsedp.accounting.events import DpEvent
+    from sparsedp.accounting.statement import PrivacyStatement
+
+
+@refuse_bad_input
+def account(
+    noise_multiplier: Annotated[
+        float | None, typer.Option(help="Effective noise multiplier of a step.")
+    ] = None,
+    sampling_rate: Annotated[float | None, typer.Option(help="Or give --examples and --batch.")] = None,
+    examples: Annotated[float | None, typer.Option(help="Examples in the data set.")] = None,
+    batch: Annotated[float | None, typer.Option(help="Expected examples in a Poisson batch.")] = None,
+    steps: Annotated[float | None, typer.Option(help="Or give --epochs.")] = None,
+    epochs: Annotated[float | None, typer.Option(help="How often the data is gone through.")] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="Default: the ledger's, or 1 / (10 examples) if these are given.")
+    ] = None,
+    rows_per_user: Annotated[
+        int, typer.Option(help="Protect whole users, each with at most so many rows.")
+    ] = 1,
+    ledger: Annotated[Path | None, typer.Option(help="Read what was spent from this file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Epsilon of a run from its parameters, or of everything recorded in a ledger."""
+    if ledger is not None:
+        run = (noise_multiplier, sampling_rate, examples, batch, steps, epochs)
+        if any(value is not None for value in run) or rows_per_user != 1:
+            raise ValueError("ledger excludes the parameters of a run: it holds them itself")
+        _show_ledger(ledger, delta, as_json)
+        return
+    statement = _statement(
+        noise_multiplier, sampling_rate, examples, batch, steps, epochs, delta, rows_per_user
+    )
+    typer.echo(json.dumps(statement.to_dict(), indent=2) if as_json else str(statement))
+
+
+def _statement(
+    noise_multiplier: float | None,
+    sampling_rate: float | None,
+    examples: float | None,
+    batch: float | None,
+    steps: float | None,
+    epochs: float | None,
+    delta: float | None,
+    rows_per_user: int,
+) -> PrivacyStatement:
+    from sparsedp.accounting.calibration import epsilon_of
+    from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE, PrivacyStatement
+    from sparsedp.accounting.validation import check_count, check_delta, check_positive
+
+    if noise_multiplier is None:
+        raise ValueError("noise_multiplier is missing: give --noise-multiplier, or --ledger")
+    sigma = check_positive("noise_multiplier", noise_multiplier)
+    rate = _sampling_rate(sampling_rate, examples, batch)
+    taken = _steps(steps, epochs, rate)
+    if delta is None:
+        if examples is None:
+            raise ValueError("delta is missing: give --delta, or --examples for 1 / (10 examples)")
+        delta = 1 / (10 * examples)
+    delta = check_delta(delta)
+    rows_per_user = check_count("rows_per_user", rows_per_user)
+    return PrivacyStatement(
+        epsilon=epsilon_of([(_step_event(sigma, rate, rows_per_user), taken)], delta),
+        delta=delta,
+        adjacency=ADD_OR_REMOVE_ONE,
+        unit="example" if rows_per_user == 1 else f"user (at most {rows_per_user} rows)",
+        released=f"the model after each of {taken} steps on Poisson batches",
+    )
+
+
+def _sampling_rate(rate: float | None, examples: float | None, batch: float | None) -> float:
+    from sparsedp.accounting.validation import check_count, check_rate
+
+    if rate is not None:
+        if batch is not None:
+            raise ValueError("sampling_rate and batch exclude each other: the rate is batch / examples")
+        return check_rate("sampling_rate", rate)
+    if examples is None or batch is None:
+        raise ValueError("sampling_rate is missing: give --sampling-rate, or --examples and --batch")
+    examples, batch = check_count("examples", examples), check_count("batch", batch)
+    if batch > examples:
+        raise ValueError(f"batch must be at most examples ({examples}), got {batch}: a sampling rate above 1")
+    return batch / examples
+
+
+def _steps(steps: float | None, epochs: float | None, rate: float) -> int:
+    from sparsedp.accounting.validation import check_count, check_positive
+
+    if steps is not None and epochs is not None:
+        raise ValueError("steps and epochs exclude each other: an epoch is 1 / sampling rate steps")
+    if steps is not None:
+        return check_count("steps", steps)
+    if epochs is None:
+        raise ValueError("steps is missing: give --steps or --epochs")
+    return math.ceil(check_positive("epochs", epochs) / rate)
+
+
+def _step_event(sigma: float, rate: float, rows: int) -> DpEvent:
+    """One step as seen by a user with so many rows, each in the batch with probability `rate` on its own."""
+    from scipy.stats import binom
+
+    from sparsedp.accounting.events import GaussianDpEvent, MixtureOfGaussiansDpEvent, PoissonSampledDpEvent
+
+    if rows == 1:
+        return PoissonSampledDpEvent(rate, GaussianDpEvent(sigma))
+    present = range(rows + 1)
+    return MixtureOfGaussiansDpEvent(sigma, list(present), [float(binom.pmf(i, rows, rate)) for i in present])
+
+
+def _show_ledger(path: Path, delta: float | None, as_json: bool) -> None:
+    from sparsedp.accounting.ledger import Ledger
+
+    ledger = Ledger.read(path)
+    statement = ledger.statement(delta)
+    events = ledger.events()
+    if as_json:
+        from sparsedp.accounting.ledger_events import event_to_json
+
+        spent = {
+            "statement": statement.to_dict(),
+            "ledger": str(path),
+            "budget": dict(zip(("epsilon", "delta"), ledger.budget, strict=True)) if ledger.budget else None,
+            "runs": [asdict(run) for run in ledger.runs],
+            "events": [{"event": event_to_json(event), "count": count} for event, count in events],
+            "unsettled": ledger.unsettled,
+            "notices": list(ledger.notices),
+        }
+        typer.echo(json.dumps(spent, indent=2, allow_nan=False))
+        return
+    typer.echo(f"Ledger {path}: {statement}")
+    if ledger.budget:
+        typer.echo(f"Budget: epsilon {ledger.budget[0]:g} at delta {ledger.budget[1]:g}")
+    for run in ledger.runs:
+        typer.echo(f"Run {run.name}, began {run.began}{'' if run.private else ' (seeded or without noise)'}")
+    for event, count in events:
+        typer.echo(f"{count:>12,} x {event}")
+    if ledger.unsettled:
+        typer.echo(f"Of these, {ledger.unsettled:,} steps were reserved by runs still at work or broken off")

@@ -1,0 +1,51 @@
+"""The `sparsedp` command: a list of its subcommands, each in a file of its own."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from sparsedp import __version__
+from sparsedp.cli.account import account
+from sparsedp.cli.plan import plan
+
+app = typer.Typer(
+    name="sparsedp",
+    help="Differentially private training that keeps sparse gradients sparse.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"sparsedp {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def sparsedp(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Differentially private training that keeps sparse gradients sparse."""
+
+
+app.command()(plan)
+app.command()(account)
+
+
+def main() -> None:
+    """Run the command line; wrong usage is one line on standard error and exit code 2, like bad input."""
+    try:
+        sys.exit(app(standalone_mode=False))
+    except typer.TyperException as error:
+        typer.echo(f"sparsedp: {' '.join(error.format_message().split())}", err=True)
+        sys.exit(error.exit_code)
+    except (typer.Abort, KeyboardInterrupt):
+        typer.echo("sparsedp: stopped", err=True)
+        sys.exit(130)

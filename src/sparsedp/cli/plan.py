@@ -1,0 +1,185 @@
+"""`sparsedp plan`: noise, threshold and gradient size of a run before any data is read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sparsedp.cli.errors import refuse_bad_input
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from sparsedp.accounting.plan import Plan
+    from sparsedp.accounting.plan_tables import TableSpec
+
+
+@refuse_bad_input
+def plan(
+    epsilon: Annotated[float, typer.Option(help="Privacy budget of the whole run.")],
+    examples: Annotated[float, typer.Option(help="Examples in the data set.")],
+    batch: Annotated[float, typer.Option(help="Expected examples in a Poisson batch.")],
+    epochs: Annotated[float, typer.Option(help="How often the data is gone through.")] = 1.0,
+    delta: Annotated[float | None, typer.Option(help="Default: 1 / (10 examples).")] = None,
+    table: Annotated[
+        list[str] | None,
+        typer.Option(help="ROWSxDIM, ROWSxDIMxVALUES or NAME=ROWSxDIM; once for each table."),
+    ] = None,
+    tables: Annotated[
+        str | None, typer.Option(help="`criteo`, or a JSON file: a list of {rows, dim, values, name}.")
+    ] = None,
+    gradient_size: Annotated[
+        float | None, typer.Option(help="Embedding coordinates with noise in a step, at most.")
+    ] = None,
+    false_positives: Annotated[
+        float | None, typer.Option(help="Untouched rows that survive a step by chance. Default: 50.")
+    ] = None,
+    threshold: Annotated[float | None, typer.Option(help="AdaFEST's tau.")] = None,
+    noise_ratio: Annotated[float, typer.Option(help="sigma1 / sigma2.")] = 5.0,
+    contribution_norm: Annotated[
+        float | None, typer.Option(help="C1. Default: sqrt of the rows an example can touch.")
+    ] = None,
+    always_on_rows: Annotated[int, typer.Option(help="Tables of at most so many rows are always on.")] = 1000,
+    fest_rows: Annotated[int | None, typer.Option(help="Rows that FEST keeps, in comparison.")] = None,
+    fest_mu: Annotated[float | None, typer.Option(help="Gaussian-DP parameter of FEST's choice.")] = None,
+    dense_parameters: Annotated[int, typer.Option(help="Trainable coordinates outside the tables.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Plan a private run: sigma1, sigma2, threshold and gradient size, for AdaFEST, FEST and DP-SGD."""
+    from sparsedp.accounting.plan import plan as make_plan
+
+    made = make_plan(
+        epsilon=epsilon,
+        delta=delta,
+        examples=examples,  # type: ignore[arg-type]  # 4.5e7 is welcome here; the planner checks that it is whole
+        batch=batch,  # type: ignore[arg-type]
+        epochs=epochs,
+        tables=_tables(table or [], tables),
+        gradient_size=gradient_size,
+        false_positives=false_positives,
+        threshold=threshold,
+        noise_ratio=noise_ratio,
+        contribution_norm=contribution_norm,
+        always_on_rows=always_on_rows,
+        fest_rows=fest_rows,
+        fest_mu=fest_mu,
+        dense_parameters=dense_parameters,
+    )
+    if as_json:
+        typer.echo(json.dumps(made.to_dict(), indent=2, allow_nan=False))
+    else:
+        _show(made)
+
+
+def _tables(written: list[str], source: str | None) -> list[TableSpec]:
+    from sparsedp.accounting.plan_tables import TableSpec, criteo_tables, read_tables
+
+    if written and source is not None:
+        raise ValueError("table and tables exclude each other: give the tables in one way")
+    if source is None:
+        return [TableSpec.parse(text) for text in written]
+    return list(criteo_tables() if source == "criteo" else read_tables(Path(source)))
+
+
+def _show(made: Plan) -> None:
+    from rich.console import Console
+
+    console = Console(markup=False)
+    console.print(f"Plan for {made.statement}", highlight=False)
+    console.print(
+        f"{made.examples:,} examples, Poisson batches of {made.batch:,} in expectation "
+        f"(sampling rate {made.sampling_rate:.4g}), {made.steps:,} steps",
+        highlight=False,
+    )
+    console.print(_methods(made))
+    console.print(_adafest(made))
+    console.print(_per_table(made))
+    console.print(
+        "Gradient sizes are embedding coordinates with noise in one step. AdaFEST's is an upper bound in "
+        "expectation that holds for any data; which touched rows survive is not known before data is read.",
+        style="dim",
+    )
+
+
+def _methods(made: Plan) -> Table:
+    from rich.table import Table
+
+    fest = made.fest
+    shown = Table("", "AdaFEST", "FEST", "DP-SGD", title="Three ways to spend it", title_justify="left")
+    rows = [
+        ("noise multiplier of the gradient", made.sigma2, fest.sigma, made.dpsgd.sigma),
+        ("gradient size", made.gradient_size, fest.gradient_size, made.dpsgd.gradient_size),
+        ("reduction against DP-SGD", made.reduction, fest.reduction, 1.0),
+        ("gradient it may lose, FEST eq. (2)", made.largest_truncation, fest.largest_truncation, None),
+    ]
+    formats = ("{:.4f}", "{:,.0f}", "{:,.1f}x", "{:.3%}")
+    for (name, *values), form in zip(rows, formats, strict=True):
+        shown.add_row(name, *("-" if value is None else form.format(value) for value in values))
+    shown.add_row(
+        "what the selection costs",
+        f"sigma +{made.sigma2 / made.sigma_eff - 1:.2%}",
+        f"sigma +{fest.price:.2%}",
+        "nothing",
+    )
+    return _right_aligned(shown)
+
+
+def _adafest(made: Plan) -> Table:
+    from rich.table import Table
+
+    shown = Table("AdaFEST", "", title_justify="left")
+    share = made.count_half / made.batch
+    for name, value in [
+        ("effective noise multiplier of a step, sigma", f"{made.sigma_eff:.4f}"),
+        ("on the contribution map, sigma1", f"{made.sigma1:.4f}"),
+        ("on the gradient, sigma2", f"{made.sigma2:.4f}"),
+        ("contribution norm, C1", f"{made.contribution_norm:.4f}"),
+        ("threshold, tau", f"{made.threshold:.4f}"),
+        ("false-positive rows in a step, expected", f"{made.false_positives:,.4g}"),
+        ("gradient size: always-on tables", f"{made.always_on_size:,}"),
+        ("gradient size: false positives", f"{made.false_positive_size:,.0f}"),
+        ("gradient size: touched rows that survive, at most", f"{made.touched_size_bound:,.0f}"),
+        ("examples to survive with probability 1/2", f"{made.count_half:,.1f} ({share:.2%} of a batch)"),
+        ("examples to survive with probability 0.95", f"{made.count_95:,.1f}"),
+        ("noise on a coordinate of a surviving row, in C2/B", f"{made.row_noise_std:.4f}"),
+        (f"FEST beside it: {made.fest.rows:,} rows, mu", f"{made.fest.mu:g}"),
+        ("FEST: noise on a row's count in the data set", f"{made.fest.histogram_std:,.1f}"),
+    ]:
+        shown.add_row(name, value)
+    return _right_aligned(shown)
+
+
+def _per_table(made: Plan) -> Table:
+    from rich.markup import escape
+    from rich.table import Table
+
+    shown = Table(
+        "table",
+        "rows",
+        "dim",
+        "values",
+        "false pos.",
+        "touched at most",
+        "row noise, C2/B",
+        title_justify="left",
+    )
+    for table in made.tables:
+        noise = f"{table.row_noise:.3f}"
+        selected = (
+            ("always", "on")
+            if table.always_on
+            else (f"{table.false_positives:.3g}", f"{table.touched_bound:,.1f}")
+        )
+        shown.add_row(
+            escape(table.name), f"{table.rows:,}", str(table.dim), str(table.values), *selected, noise
+        )
+    return _right_aligned(shown)
+
+
+def _right_aligned(shown: Table) -> Table:
+    for column in shown.columns[1:]:
+        column.justify = "right"
+    return shown

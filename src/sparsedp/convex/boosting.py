@@ -1,0 +1,251 @@
+"""Boosting: several runs of bias-reduced SGD, of which one is chosen privately (SGO Algorithm 7).
+
+One run succeeds with constant probability only, for its gradients have heavy tails. K runs and a private
+choice make failure exponentially rare. Three ways to pay for it:
+
+- `laplace`: K runs at epsilon/(K+1) each and report-noisy-max at the same, as the paper, with twice its
+noise; - `permute-and-flip`: the same split, and a choice with less regret; - `repetition`: a Poisson number
+of runs, each with a noisy score of its own, of which only the best is released
+  (Papernot and Steinke 2022). The price hardly grows with the number of runs, so each has far more to spend.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import optimize
+
+from sparsedp.accounting import (
+    ComposedDpEvent,
+    DpEvent,
+    Events,
+    GaussianDpEvent,
+    PrivacyStatement,
+    RepeatAndSelectDpEvent,
+    SelfComposedDpEvent,
+    ZCDpEvent,
+    epsilon_of,
+)
+from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE
+from sparsedp.accounting.validation import check_count, check_delta, check_epsilon, check_positive
+from sparsedp.convex.batch_schedule import BatchSchedule, pld_schedule, schedule_within
+from sparsedp.convex.bias_reduced_sgd import BiasReducedSGD
+from sparsedp.convex.gradient_sums import clipped_rows, combine, row_sum
+from sparsedp.convex.protocol import SparseLoss, check_start
+from sparsedp.mechanisms import permute_and_flip, report_noisy_max
+from sparsedp.mechanisms.histogram import Floats
+from sparsedp.randomness import NoiseSource
+
+Selection = Literal["repetition", "laplace", "permute-and-flip"]
+
+_CHUNK = 8192
+_SCORE_SHARE = 0.125
+"""The part of a repeated run's budget that goes into its score."""
+
+
+@dataclass(frozen=True)
+class Boosted:
+    """The chosen run's point, how many runs there were, and one guarantee for all of it.
+
+    With `repetition` the number of runs is random and may be 0; the point is then the start. It is a
+    diagnostic, not released: keep it with the data.
+    """
+
+    x: Floats
+    runs: int
+    statement: PrivacyStatement
+
+
+def boost(
+    method: BiasReducedSGD,
+    loss: SparseLoss,
+    start: ArrayLike,
+    *,
+    size: int,
+    epsilon: float,
+    delta: float,
+    source: NoiseSource,
+    loss_range: float | None = None,
+    failure: float = 0.05,
+    selection: Selection = "repetition",
+    max_steps: int = 100_000,
+) -> Boosted:
+    """Run `method` often enough that all fail with probability at most `failure`; choose one privately.
+
+    Candidates are compared by `F_S(x) - F_S(start)` (convex; `loss_range` B bounds `|f(x, z) - f(y, z)|`)
+    or by the norm of the gradient of F_S (nonconvex). `size` is the public number of examples.
+
+    Guarantee: (epsilon, delta)-DP, add-or-remove-one, unit: example. Released: the chosen point.
+    Sensitivity of a score: each example adds a number clipped to [-B, B] (a vector clipped to norm L), over
+    `size`: one example moves a score by at most B/size (L/size) either way. The uncentred F_S of the paper
+    has no bound.
+    Proof: K runs at (epsilon, delta)/(K+1) and an epsilon/(K+1) choice compose; for the repetition, theorem
+    6 of Papernot and Steinke on the run and its score together.
+    """
+    epsilon, delta = check_epsilon(epsilon), check_delta(delta)
+    if not 0.0 < check_positive("failure", failure) < 0.5:
+        raise ValueError(f"failure must lie below 1/2, got {failure}")
+    if selection not in get_args(Selection):
+        raise ValueError(f"selection must be one of {', '.join(get_args(Selection))}, got {selection!r}")
+    task = _Task(
+        method,
+        loss,
+        check_start(start, loss),
+        check_count("size", size, minimum=2),
+        _bound(method, loss_range),
+    )
+    pay = _repetition if selection == "repetition" else _split
+    x, runs = pay(task, epsilon, delta, failure, selection, max_steps, source)
+    statement = PrivacyStatement(
+        epsilon=epsilon,
+        delta=delta,
+        adjacency=ADD_OR_REMOVE_ONE,
+        unit="example",
+        released="the point of the run chosen among several",
+        private=source.is_private,
+        notes=(f"chosen by {selection}", f"made for a public size of {size}"),
+    )
+    return Boosted(x, runs, statement)
+
+
+def repetition_mean(failure: float) -> float:
+    """How many runs on average: a Poisson(m) number of fair coins shows no head with probability e^(-m/2)."""
+    return max(1.0, 2.0 * math.log(1.0 / failure))
+
+
+def repetition_rho(*, epsilon: float, delta: float, failure: float) -> float:
+    """The largest rho for which repeating a rho-zCDP run stays (epsilon, delta)-DP."""
+
+    def excess(log_rho: float) -> float:
+        event = RepeatAndSelectDpEvent(ZCDpEvent(math.exp(log_rho)), repetition_mean(failure), math.inf)
+        return epsilon_of([(event, 1)], delta) - epsilon
+
+    high = math.log(epsilon)
+    low = high - 24.0
+    if excess(low) > 0.0:
+        raise ValueError(f"epsilon must be larger for a repetition at delta = {delta:.3g}, got {epsilon}")
+    return math.exp(float(optimize.bisect(excess, low, high, xtol=0.01)) - 0.01)
+
+
+@dataclass(frozen=True)
+class _Task:
+    """The problem that all runs share."""
+
+    method: BiasReducedSGD
+    loss: SparseLoss
+    start: Floats
+    size: int
+    bound: float
+    """What an example adds to a score times `size`, at most: B, or 2 L."""
+
+    @property
+    def sensitivity(self) -> float:
+        """How far one example moves a score, either way."""
+        return self.bound / self.size
+
+    def run(self, schedule: BatchSchedule, source: NoiseSource) -> Floats:
+        """One run, its levels in an order of its own: the price does not depend on the order."""
+        order = source.sampling.permutation(schedule.steps)
+        shuffled = replace(schedule, levels=schedule.levels[order])
+        return self.method.minimise(self.loss, self.start, schedule=shuffled, source=source).x
+
+    def score(self, x: Floats) -> float:
+        """How good x is, the higher the better."""
+        examples = np.arange(self.loss.size)
+        chunks = [examples[at : at + _CHUNK] for at in range(0, examples.size, _CHUNK)]
+        if self.method.convex:
+            at_start, at_x = (
+                np.concatenate([self.loss.value(point, rows) for rows in chunks]) for point in (self.start, x)
+            )
+            gains = np.nan_to_num(at_start - at_x, nan=0.0)
+            return float(np.clip(gains, -self.bound, self.bound).sum()) / self.size
+        sums = []
+        for rows in chunks:
+            gradients = clipped_rows(self.loss.gradient_rows(x, rows), self.method.l2_bound)
+            sums.append((1.0, row_sum(gradients, np.ones(rows.size, dtype=bool))))
+        return -float(np.linalg.norm(combine(*sums).values)) / self.size if sums else 0.0
+
+
+def _split(
+    task: _Task,
+    epsilon: float,
+    delta: float,
+    failure: float,
+    selection: Selection,
+    max_steps: int,
+    source: NoiseSource,
+) -> tuple[Floats, int]:
+    """K runs at an equal share each, and a choice at the same share."""
+    runs = math.ceil(math.log2(2.0 / failure))
+    share = 1.0 / (runs + 1)
+    schedule = pld_schedule(
+        size=task.size,
+        epsilon=share * epsilon,
+        delta=share * delta,
+        stream=source.sampling,
+        max_steps=max_steps,
+    )
+    points = [task.run(schedule, source) for _ in range(runs)]
+    scores = [task.score(x) for x in points]
+    choose: Callable[..., ArrayLike] = report_noisy_max if selection == "laplace" else permute_and_flip
+    chosen = choose(scores, epsilon=share * epsilon, sensitivity=task.sensitivity, stream=source.selection)
+    return points[int(np.asarray(chosen))], runs
+
+
+def _repetition(
+    task: _Task,
+    epsilon: float,
+    delta: float,
+    failure: float,
+    selection: Selection,
+    max_steps: int,
+    source: NoiseSource,
+) -> tuple[Floats, int]:
+    """A Poisson number of runs, each scored with noise; the best is released, nothing else."""
+    rho = repetition_rho(epsilon=epsilon, delta=delta, failure=failure)
+    score_multiplier = 1.0 / math.sqrt(2.0 * _SCORE_SHARE * rho)
+
+    def cost(events: Events) -> float:
+        run: list[DpEvent] = [SelfComposedDpEvent(event, count) for event, count in events]
+        event = ComposedDpEvent([*run, GaussianDpEvent(score_multiplier)])
+        return epsilon_of([(RepeatAndSelectDpEvent(event, repetition_mean(failure), math.inf), 1)], delta)
+
+    schedule = schedule_within(
+        cost,
+        size=task.size,
+        epsilon=epsilon,
+        delta=delta,
+        noise=2.0 / math.sqrt((1.0 - _SCORE_SHARE) * rho),
+        guess=2.0 * (1.0 - _SCORE_SHARE) * rho,
+        max_steps=max_steps,
+        stream=source.sampling,
+    )
+    best, best_score = task.start, -math.inf
+    runs = _poisson(repetition_mean(failure), source)
+    for _ in range(runs):
+        x = task.run(schedule, source)
+        noise = task.sensitivity * score_multiplier * float(source.selection.normal(1)[0])
+        if (score := task.score(x) + noise) > best_score:
+            best, best_score = x, score
+    return best, runs
+
+
+def _bound(method: BiasReducedSGD, loss_range: float | None) -> float:
+    if not method.convex:
+        return 2.0 * method.l2_bound
+    if loss_range is None:
+        raise ValueError("loss_range must be given for a convex loss: it bounds the sensitivity of scores")
+    return check_positive("loss_range", loss_range)
+
+
+def _poisson(mean: float, source: NoiseSource) -> int:
+    """How many unit-rate arrivals before time `mean`."""
+    arrivals, time = 0, float(source.sampling.exponential(1)[0])
+    while time < mean:
+        arrivals, time = arrivals + 1, time + float(source.sampling.exponential(1)[0])
+    return arrivals

@@ -1,0 +1,94 @@
+"""The projection mechanism (SGO Algorithm 1): a noisy mean, brought back to the l1 ball of all means."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparsedp.convex.noise import GaussianNoise, LaplaceNoise, Noise
+from sparsedp.mechanisms import project_l1_ball
+from sparsedp.mechanisms.histogram import Floats
+
+_CHUNK = 2**18
+_CANDIDATES = 33
+
+
+@dataclass(frozen=True)
+class Projected:
+    """A point of an l1 ball, and the threshold by which every magnitude was shortened to get there."""
+
+    point: Floats
+    threshold: float
+
+
+def mean_noise(n: int, *, epsilon: float, delta: float, l2_bound: float, sparsity: int) -> Noise:
+    """The noise of Algorithm 1 for the mean of n rows, with constants that are exact.
+
+    Guarantee: ``noise.add(mean, stream)`` is (epsilon, delta)-DP under replace-one adjacency. Sensitivity:
+    two rows of norm at most L are at most 2L apart in l2, so the mean moves by 2L/n; in the pure case rows
+    also have l1 norm at most L sqrt(s) and the mean moves by 2 L sqrt(s) / n in l1. Released: the noisy
+    mean. Event: Gaussian(sigma_AG), or Laplace(1/epsilon).
+    """
+    if delta == 0.0:
+        return LaplaceNoise.calibrated(2 * l2_bound * math.sqrt(sparsity) / n, epsilon)
+    return GaussianNoise.calibrated(2 * l2_bound / n, epsilon, delta)
+
+
+def project(noisy: Floats, radius: float) -> Projected:
+    """Euclidean projection to the l1 ball, in time proportional to the dimension.
+
+    A pass replaces a lower bound of the threshold by ``(sum of the candidates - radius) / their number``,
+    and drops the candidates below it (Michelot 1986): what stays is few, and is projected as it is.
+    """
+    magnitudes = np.abs(noisy)
+    if float(magnitudes.sum()) <= radius:
+        return Projected(noisy.copy(), 0.0)
+    kept = magnitudes
+    for _ in range(8):
+        bound = (float(kept.sum()) - radius) / kept.size
+        kept = kept[kept > bound]
+    threshold = float(kept.max() - project_l1_ball(kept, radius).max())
+    return Projected(shrink(noisy, threshold), threshold)
+
+
+def shrink(noisy: Floats, threshold: float) -> Floats:
+    """Soft thresholding: every magnitude shortened by ``threshold``, or to zero."""
+    shrunk = np.abs(noisy)
+    shrunk -= threshold
+    np.maximum(shrunk, 0.0, out=shrunk)
+    return np.copysign(shrunk, noisy, out=shrunk)
+
+
+def project_by_risk(noisy: Floats, noise: Noise, widest: Projected, *, beta: float) -> Projected:
+    """The projection to that l1 ball, no larger than the one of ``widest``, with the least estimated error.
+
+    A mean may lie far inside its ball: rows that cancel, or few that agree. A smaller ball then keeps out
+    more noise. Which one is best shows in the noisy mean itself, at no cost of privacy: soft thresholding has
+    an unbiased estimate of its squared error that needs nothing but the noisy vector and the public noise.
+
+    Thresholds between that of ``widest`` and ``u = noise.largest(d, beta)`` are compared. Lemma 3.1 holds for
+    all of them, but for probability ``beta``: with a = ||noise||_inf <= u, the answer z of threshold t has
+    ``||z - mean||^2 <= (a - t) ||z||_1 + (a + t) ||mean||_1 <= 2 u radius``.
+    """
+    most = noise.largest(noisy.size, beta)
+    if widest.threshold >= most:
+        return widest
+    thresholds = np.linspace(widest.threshold, most, _CANDIDATES)
+    risk = noise.risk_allowance(noisy.size, thresholds)
+    for start in range(0, noisy.size, _CHUNK):
+        risk += noise.threshold_risk(np.abs(noisy[start : start + _CHUNK]), thresholds)
+    best = int(np.argmin(risk))
+    if best == 0:
+        return widest
+    return Projected(shrink(noisy, float(thresholds[best])), float(thresholds[best]))
+
+
+def projection_error_bound(noise: Noise, d: int, radius: float, *, beta: float) -> float:
+    """What the error of Algorithm 1 stays below, but for probability ``beta`` (Theorems 3.2 and 3.3).
+
+    ``min(||noise||_2, sqrt(2 radius ||noise||_inf))``: projecting to a convex set that holds the mean does
+    not lengthen the error, and Lemma 3.1 with radius = L sqrt(s).
+    """
+    return min(noise.norm(d, beta), math.sqrt(2 * radius * noise.largest(d, beta)))

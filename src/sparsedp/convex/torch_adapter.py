@@ -1,0 +1,157 @@
+"""A torch model as a sparse loss, so that bias-reduced SGD can drive an embedding model.
+
+The only file of this room that imports torch; import it by its own name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import sparse
+from torch import Tensor, nn
+
+from sparsedp.mechanisms.histogram import Floats, Ints
+
+_CHUNK = 4096
+
+
+class TorchLoss:
+    """`f(x, z_i) = criterion(module(inputs_i), target_i)`, with x all trainable parameters laid end to end.
+
+    `criterion` gives one loss an example (`reduction="none"`). Embedding tables give sparse gradients
+    whatever their `sparse` flag says, so a gradient costs the rows that the example reads; each example has
+    its own backward pass.
+
+    While an optimiser works, the module's parameters are views of its x: moving x moves the model, and
+    nothing of the size of a table is copied. `load` ends that and leaves the module with parameters of its
+    own.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        criterion: Callable[[Tensor, Tensor], Tensor],
+        inputs: Tensor | Sequence[Tensor],
+        targets: Tensor,
+    ) -> None:
+        for name, child in module.named_modules():
+            if isinstance(child, nn.modules.batchnorm._BatchNorm):
+                raise ValueError(f"module must not mix examples, but {name!r} is a {type(child).__name__}")
+        self._module, self._criterion = module, criterion
+        self._inputs = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
+        self._targets = targets
+        if any(len(each) != len(targets) for each in self._inputs):
+            raise ValueError("inputs must hold one entry per target")
+        self._parameters = [p for p in module.parameters() if p.requires_grad]
+        if not self._parameters:
+            raise ValueError("module must have at least one parameter that requires a gradient")
+        if len({p.dtype for p in self._parameters}) > 1:
+            raise ValueError("module must keep all its trainable parameters in one precision")
+        self._offsets = np.cumsum([0, *(p.numel() for p in self._parameters)])
+        self._bound: Floats | None = None
+
+    @property
+    def size(self) -> int:
+        """How many examples there are."""
+        return len(self._targets)
+
+    @property
+    def dimension(self) -> int:
+        """How many trainable numbers the module has."""
+        return int(self._offsets[-1])
+
+    def start(self) -> NDArray[np.floating]:
+        """The parameters as they are, in the module's precision."""
+        return torch.cat([p.detach().reshape(-1) for p in self._parameters]).cpu().numpy()
+
+    def load(self, x: Floats) -> None:
+        """Give the module a copy of x as its parameters."""
+        self._bind(np.array(x))
+        for parameter in self._parameters:
+            parameter.data = parameter.data.clone()
+        self._bound = None
+
+    def value(self, x: Floats, rows: Ints) -> Floats:
+        """One loss an example."""
+        self._bind(x)
+        with torch.no_grad():
+            chunks = [
+                self._losses(rows[at : at + _CHUNK]).double().numpy() for at in range(0, rows.size, _CHUNK)
+            ]
+        return np.concatenate(chunks) if chunks else np.empty(0)
+
+    def gradient_rows(self, x: Floats, rows: Ints) -> sparse.csr_array:
+        """One backward pass an example."""
+        self._bind(x)
+        with _sparse_tables(self._module):
+            found = [self._gradient(rows[at : at + 1]) for at in range(rows.size)]
+        indptr = np.cumsum([0, *(ids.size for ids, _ in found)])
+        ids = np.concatenate([ids for ids, _ in found]) if found else np.empty(0, dtype=np.int64)
+        values = np.concatenate([values for _, values in found]) if found else np.empty(0)
+        return sparse.csr_array((values, ids, indptr), shape=(rows.size, self.dimension))
+
+    def _losses(self, rows: Ints) -> Tensor:
+        chosen = torch.from_numpy(np.ascontiguousarray(rows))
+        losses = self._criterion(
+            self._module(*(each[chosen] for each in self._inputs)), self._targets[chosen]
+        )
+        if losses.shape != (rows.size,):
+            raise ValueError(
+                f"criterion must give one loss an example (reduction='none'), got shape {tuple(losses.shape)}"
+            )
+        return losses
+
+    def _gradient(self, row: Ints) -> tuple[Ints, Floats]:
+        gradients = torch.autograd.grad(self._losses(row).sum(), self._parameters, allow_unused=True)
+        parts = [
+            _entries(gradient, int(offset))
+            for gradient, offset in zip(gradients, self._offsets, strict=False)
+            if gradient is not None
+        ]
+        if not parts:
+            return np.empty(0, dtype=np.int64), np.empty(0)
+        return np.concatenate([ids for ids, _ in parts]), np.concatenate([values for _, values in parts])
+
+    def _bind(self, x: Floats) -> None:
+        """Make the parameters views of x, which may then be moved in place."""
+        if x is self._bound:
+            return
+        if x.shape != (self.dimension,):
+            raise ValueError(f"x must have shape ({self.dimension},), got {x.shape}")
+        flat = torch.from_numpy(x).to(self._parameters[0].dtype)
+        ends = zip(self._parameters, self._offsets[:-1], self._offsets[1:], strict=True)
+        for parameter, first, last in ends:
+            parameter.data = flat[int(first) : int(last)].view(parameter.shape)
+        # A copy in another precision does not follow x: bind it anew every time.
+        self._bound = x if flat.data_ptr() == x.ctypes.data else None
+
+
+def _entries(gradient: Tensor, offset: int) -> tuple[Ints, Floats]:
+    """The nonzero coordinates of one parameter's gradient, numbered within x."""
+    if gradient.is_sparse:
+        merged = gradient.coalesce()
+        rows, values = merged.indices()[0], merged.values()
+        width = values[0].numel() if values.numel() else 1
+        ids = (rows[:, None] * width + torch.arange(width)).reshape(-1)
+        return offset + ids.numpy(), values.reshape(-1).double().numpy()
+    dense = gradient.reshape(-1)
+    ids = dense.nonzero().reshape(-1)
+    return offset + ids.numpy(), dense[ids].double().numpy()
+
+
+@contextmanager
+def _sparse_tables(module: nn.Module) -> Iterator[None]:
+    """Embedding tables give sparse gradients within."""
+    tables = [each for each in module.modules() if isinstance(each, nn.Embedding | nn.EmbeddingBag)]
+    flags = [table.sparse for table in tables]
+    try:
+        for table in tables:
+            table.sparse = True
+        yield
+    finally:
+        for table, flag in zip(tables, flags, strict=True):
+            table.sparse = flag

@@ -1,0 +1,104 @@
+"""The rows of a prepared folder as memory-mapped arrays, one row's numbers side by side.
+
+Parquet is made for reading columns from end to end. A Poisson batch wants a few thousand rows from anywhere,
+so the parts are laid out once more as plain `.npy` files in which a row is contiguous: reading a row touches
+one page an array, and nothing is read that is not asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from sparsedp.data.batch import Batch, MultiHot
+from sparsedp.data.lists import flatten
+from sparsedp.data.parts import actionable_disk_errors, write_whole
+from sparsedp.data.schema import Schema
+
+FOLDER = "rows"
+_STAMP = "of.json"
+
+
+def open_rows(folder: Path, schema: Schema, cache: Path | None = None) -> Batch:
+    """Map the rows of a prepared folder; the first call lays them out in `cache` (default: inside the folder)."""
+    cache = folder / FOLDER if cache is None else cache
+    stamp = json.dumps({"schema": schema.digest})
+    with actionable_disk_errors(cache):
+        cache.mkdir(parents=True, exist_ok=True)
+        with (cache / "lock").open("w") as lock:
+            # Several processes of a sweep may open the folder at once: one lays out, the others wait.
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not ((cache / _STAMP).exists() and (cache / _STAMP).read_text() == stamp):
+                (cache / _STAMP).unlink(missing_ok=True)
+                _lay_out(folder, schema, cache)
+                write_whole(cache / _STAMP, stamp.encode())
+    bags = tuple(
+        MultiHot(_load(cache / f"values-{n}.npy"), _load(cache / f"offsets-{n}.npy"))
+        for n in range(len(schema.multi_hot))
+    )
+    time = None if schema.time is None else _load(cache / "time.npy")
+    return Batch(
+        _load(cache / "numeric.npy"), _load(cache / "ids.npy"), _load(cache / "label.npy"), time, bags
+    )
+
+
+def _load(path: Path) -> NDArray[Any]:
+    return np.asarray(np.load(path, mmap_mode="r"))
+
+
+def _lay_out(folder: Path, schema: Schema, cache: Path) -> None:
+    """Write every array part by part, through files rather than a map, so that a full disk is an error."""
+    numeric = list(schema.numeric)
+    ids = [feature.name for feature in schema.categorical]
+    with contextlib.ExitStack() as stack:
+
+        def begin(name: str, kind: str, *shape: int) -> IO[bytes]:
+            file = stack.enter_context((cache / f"{name}.npy").open("wb"))
+            header = {"descr": kind, "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(file, header)
+            return file
+
+        files = {
+            "numeric": begin("numeric", "<f4", schema.rows, len(numeric)),
+            "ids": begin("ids", "<i4", schema.rows, len(ids)),
+            "label": begin("label", "<f4", schema.rows),
+        }
+        if schema.time is not None:
+            files["time"] = begin("time", "<i8", schema.rows)
+        for number, feature in enumerate(schema.multi_hot):
+            files[f"values-{number}"] = begin(f"values-{number}", "<i4", _total(folder, schema, feature.name))
+            files[f"offsets-{number}"] = begin(f"offsets-{number}", "<i8", schema.rows + 1)
+            files[f"offsets-{number}"].write(bytes(8))
+        ends = [0] * len(schema.multi_hot)
+        for part in schema.parts:
+            frame = pl.read_parquet(folder / part.file)
+            files["numeric"].write(_row_major(frame.select(numeric), "<f4"))
+            files["ids"].write(_row_major(frame.select(ids), "<i4"))
+            files["label"].write(frame[schema.label].to_numpy().astype("<f4", copy=False).tobytes())
+            if schema.time is not None:
+                files["time"].write(frame[schema.time].to_numpy().astype("<i8").tobytes())
+            for number, feature in enumerate(schema.multi_hot):
+                values, offsets = flatten(frame[feature.name])
+                files[f"values-{number}"].write(values.to_numpy().astype("<i4").tobytes())
+                files[f"offsets-{number}"].write((offsets[1:] + ends[number]).astype("<i8").tobytes())
+                ends[number] += len(values)
+
+
+def _row_major(frame: pl.DataFrame, kind: str) -> bytes:
+    if frame.width == 0:
+        return b""
+    return np.ascontiguousarray(frame.to_numpy(order="c"), kind).tobytes()
+
+
+def _total(folder: Path, schema: Schema, name: str) -> int:
+    files = [folder / part.file for part in schema.parts]
+    return int(
+        pl.scan_parquet(files).select(pl.col(name).list.len().sum()).collect(engine="streaming").item()
+    )

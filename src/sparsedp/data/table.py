@@ -1,0 +1,271 @@
+"""Any table with a label: CSV, TSV (plain, gzip, zstd) or Parquet, with named columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from sparsedp.data.blocks import Block, first_line, read_parquet, read_text
+from sparsedp.data.examples import NUMERIC_RULE, Bag, Examples, Malformed, log_transform
+from sparsedp.data.hashing import Hashes, cross, hash_strings
+from sparsedp.data.label import Label
+from sparsedp.data.lines import Separated
+from sparsedp.data.lists import flatten
+from sparsedp.data.rules import IdRule
+from sparsedp.data.schema import Feature, Place, Schema, Source
+
+QUOTE = '"'
+LABEL = "label"
+TIME = "time"
+HEAD_ROWS = 1000
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The roles of a table's columns.
+
+    `crosses` are combinations of columns, each one feature named `a*b`; `multi_hot` columns hold lists, or
+    texts cut at `multi_hot_separator`; `derived` gives further columns by polars expressions that look at
+    one row at a time.
+    """
+
+    label: Label
+    numeric: tuple[str, ...] = ()
+    categorical: tuple[str, ...] = ()
+    crosses: tuple[tuple[str, ...], ...] = ()
+    multi_hot: tuple[str, ...] = ()
+    multi_hot_separator: str = "|"
+    time: str | None = None
+    derived: Mapping[str, pl.Expr] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        names = [LABEL, *self.numeric, *self.features, *self.multi_hot, *([TIME] if self.time else [])]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"columns: {', '.join(twice)} would be written twice")
+        if not (self.features or self.multi_hot):
+            raise ValueError("categorical: at least one categorical, crossed or multi-hot column is needed")
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The one-hot features: the categorical columns, then the crosses."""
+        return (*self.categorical, *("*".join(parts) for parts in self.crosses))
+
+    @property
+    def needed(self) -> dict[str, str]:
+        """Every column that must exist, with the role that needs it."""
+        roles = {self.label.column: "label"}
+        for role in ("numeric", "categorical", "multi_hot"):
+            roles.update({name: role.replace("_", "-") for name in getattr(self, role)})
+        roles.update({name: "cross" for parts in self.crosses for name in parts})
+        return roles | ({self.time: "time"} if self.time is not None else {})
+
+
+@dataclass(frozen=True)
+class Table:
+    """The reader of tables with equal columns. `nulls` are texts that stand for a missing value."""
+
+    files: tuple[Path, ...]
+    columns: Columns
+    separator: str = ","
+    nulls: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        files: Sequence[Path],
+        columns: Columns,
+        *,
+        separator: str | None = None,
+        nulls: Sequence[str] = (),
+    ) -> Table:
+        """Look at the names and the heads of the files; the columns asked for must be there."""
+        if not files:
+            raise ValueError("files: at least one is needed")
+        if separator is None:
+            separator = "\t" if {".tsv", ".tab"} & set(files[0].suffixes) else ","
+        if len(separator.encode()) != 1:
+            raise ValueError(f"separator must be one byte, got {separator!r}")
+        table = cls(tuple(files), columns, separator, tuple(nulls))
+        table._check_columns()
+        return table
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The one-hot features."""
+        return self.columns.features
+
+    @property
+    def is_parquet(self) -> bool:
+        """Whether the files are Parquet."""
+        return self.files[0].suffix in (".parquet", ".pq")
+
+    def blocks(self, start: Place) -> Iterator[Block]:
+        """Yield the files from `start` on."""
+        if self.is_parquet:
+            return read_parquet(self.files, start)
+        return read_text(self.files, start, header=True, quote=QUOTE)
+
+    def schema(self, sources: tuple[Source, ...], rules: Mapping[str, IdRule]) -> Schema:
+        """Describe the prepared columns."""
+
+        def described(names: Sequence[str]) -> tuple[Feature, ...]:
+            return tuple(Feature(name, rules[name].rows, rules[name].description) for name in names)
+
+        return Schema(
+            label=LABEL,
+            label_rule=self.columns.label.rule,
+            numeric=self.columns.numeric,
+            numeric_rule=NUMERIC_RULE,
+            categorical=described(self.columns.features),
+            multi_hot=described(self.columns.multi_hot),
+            time=None if self.columns.time is None else TIME,
+            time_unit=None if self.columns.time is None else self._time_unit,
+            sources=sources,
+            derived=tuple(f"{name} = {expression}" for name, expression in self.columns.derived.items()),
+        )
+
+    def read(self, block: Block) -> Examples:
+        """Read a block; lines that are ragged or have an unusable label, number or time are left out and named."""
+        if isinstance(block.content, bytes):
+            frame, numbers, reasons = self._parse(block.content)
+        else:
+            frame, numbers, reasons = block.content, np.arange(block.lines), {}
+        frame = frame.with_columns(**self.columns.derived)
+        plain = frame.select(self._plain())
+        good = np.ones(len(frame), bool)
+        for name, right in self._usable(frame, plain).items():
+            for at in np.flatnonzero(good & ~right):
+                reasons[int(numbers[at])] = f"{name} is {str(frame[name][int(at)])[:40]!r}, not usable"
+            good &= right
+        if not good.all():
+            frame, plain = frame.filter(pl.Series(good)), plain.filter(pl.Series(good))
+        malformed = [Malformed(block.start.line + number + 1, reasons[number]) for number in sorted(reasons)]
+        return Examples(
+            plain, self._hashes(frame), [self._bag(frame[n]) for n in self.columns.multi_hot], malformed
+        )
+
+    def _plain(self) -> list[pl.Expr]:
+        """Label, numeric columns and time, in their final form."""
+        numeric = [
+            log_transform(pl.col(name).cast(pl.Float64, strict=False)) for name in self.columns.numeric
+        ]
+        time = (
+            []
+            if self.columns.time is None
+            else [_seconds(pl.col(self.columns.time), self._time_kind).alias(TIME)]
+        )
+        return [self.columns.label.expression.alias(LABEL), *numeric, *time]
+
+    def _usable(self, frame: pl.DataFrame, plain: pl.DataFrame) -> dict[str, NDArray[np.bool_]]:
+        """Which rows have a label, a time, and numbers where anything is written at all."""
+        usable = {self.columns.label.column: plain[LABEL].is_not_null().to_numpy()}
+        if self.columns.time is not None:
+            usable[self.columns.time] = plain[TIME].is_not_null().to_numpy()
+        for name in self.columns.numeric:
+            if frame[name].dtype == pl.String:
+                is_number = frame[name].cast(pl.Float64, strict=False).is_not_null() | frame[name].is_null()
+                usable[name] = is_number.to_numpy()
+        return usable
+
+    def _hashes(self, frame: pl.DataFrame) -> list[Hashes]:
+        names = {*self.columns.categorical, *(name for parts in self.columns.crosses for name in parts)}
+        hashed = {name: hash_strings(frame[name].cast(pl.String)) for name in sorted(names)}
+        crossed = [cross([hashed[name] for name in parts]) for parts in self.columns.crosses]
+        return [*(hashed[name] for name in self.columns.categorical), *crossed]
+
+    def _bag(self, values: pl.Series) -> Bag:
+        if values.dtype == pl.String:
+            values = values.str.split(self.columns.multi_hot_separator)
+        texts, offsets = flatten(values.cast(pl.List(pl.String)))
+        hashes = hash_strings(texts)
+        present = np.append(0, np.cumsum(hashes != 0))
+        return Bag(hashes[hashes != 0], present[offsets])
+
+    def _parse(self, text: bytes) -> tuple[pl.DataFrame, NDArray[np.int64], dict[int, str]]:
+        """Parse lines into columns of strings; return the number of each line, and the reasons of those left out."""
+        form = Separated(self.separator, QUOTE, len(self._names))
+        lines = form.lines(text)
+        even = lines.columns == form.columns
+        reasons = {
+            int(number): f"{columns} columns instead of {form.columns}"
+            for number, columns in zip(lines.numbers[~even], lines.columns[~even], strict=True)
+        }
+        frame = pl.read_csv(
+            text if even.all() else lines.keep(even),
+            separator=self.separator,
+            quote_char=QUOTE,
+            has_header=False,
+            schema=dict.fromkeys(self._names, pl.String),
+            null_values=list(self.nulls) or None,
+            encoding="utf8-lossy",
+        )
+        return frame, lines.numbers[even], reasons
+
+    @cached_property
+    def _names(self) -> list[str]:
+        return _header(self.files[0], self.separator)
+
+    @cached_property
+    def _head(self) -> pl.DataFrame:
+        """The first rows, for the kinds of their columns."""
+        for block in self.blocks(Place()):
+            frame = (
+                block.content if isinstance(block.content, pl.DataFrame) else self._parse(block.content)[0]
+            )
+            return frame.head(HEAD_ROWS)
+        raise ValueError(f"files: no rows in {self.files[0].name}")
+
+    @cached_property
+    def _time_kind(self) -> pl.DataType:
+        """Of what kind the time column is; texts that are no integers are taken for ISO dates."""
+        assert self.columns.time is not None
+        values = self._head.with_columns(**self.columns.derived)[self.columns.time]
+        if (
+            values.dtype == pl.String
+            and values.cast(pl.Int64, strict=False).null_count() == values.null_count()
+        ):
+            return pl.Int64()
+        return values.dtype
+
+    @property
+    def _time_unit(self) -> str:
+        return (
+            f"{self.columns.time}, {'as it is' if self._time_kind.is_numeric() else 'in seconds since 1970'}"
+        )
+
+    def _check_columns(self) -> None:
+        for path in self.files:
+            if self.is_parquet:
+                names = list(pl.read_parquet_schema(path))
+            else:
+                names = _header(path, self.separator)
+                if names != self._names:
+                    raise ValueError(f"files: {path.name} has other columns than {self.files[0].name}")
+            for name, role in self.columns.needed.items():
+                if name not in names and name not in self.columns.derived:
+                    raise ValueError(
+                        f"{role}: no column {name!r} in {path.name}, which has {', '.join(names)}"
+                    )
+
+
+def _header(path: Path, separator: str) -> list[str]:
+    line = first_line(path)
+    if not line.strip():
+        raise ValueError(f"files: {path.name} is empty")
+    return pl.read_csv(line, separator=separator, has_header=False, infer_schema=False).row(0)  # type: ignore[return-value]
+
+
+def _seconds(time: pl.Expr, kind: pl.DataType) -> pl.Expr:
+    """Return a time as an integer: itself if it is a number, else seconds since 1970."""
+    if kind.is_numeric():
+        return time.cast(pl.Int64, strict=False)
+    if kind == pl.String:
+        time = time.str.to_datetime(strict=False, time_zone="UTC")
+    return time.dt.epoch("s")

@@ -1,0 +1,114 @@
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from sparsedp.accounting import GaussianDpEvent, PoissonSampledDpEvent, epsilon, epsilon_of
+from sparsedp.accounting.ledger import Ledger
+from sparsedp.cli.app import app
+
+RUN = ["--noise-multiplier", "1", "--sampling-rate", "0.01", "--steps", "100", "--delta", "1e-6"]
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, ["account", *arguments])
+
+
+def test_epsilon_of_a_run_comes_with_its_statement():
+    expected = epsilon(noise_multiplier=1.0, sampling_rate=0.01, steps=100, delta=1e-6)
+    result = invoke(*RUN, "--json")
+    assert result.exit_code == 0
+    said = json.loads(result.stdout)
+    assert said["epsilon"] == pytest.approx(expected)
+    assert (said["delta"], said["unit"], said["adjacency"]) == (1e-6, "example", "add-or-remove-one")
+    text = invoke(*RUN).stdout
+    for word in (f"{expected:.4g}", "add-or-remove-one", "unit: example", "100 steps"):
+        assert word in text
+
+
+def test_examples_batch_and_epochs_say_the_same():
+    said = invoke(
+        "--noise-multiplier", "1", "--examples", "1e5", "--batch", "1000", "--epochs", "1", "--json"
+    )
+    assert json.loads(said.stdout)["epsilon"] == json.loads(invoke(*RUN, "--json").stdout)["epsilon"]
+    assert json.loads(said.stdout)["delta"] == 1e-6
+
+
+def test_users_with_several_rows_cost_more_and_are_named():
+    said = json.loads(invoke(*RUN, "--rows-per-user", "3", "--json").stdout)
+    one = json.loads(invoke(*RUN, "--json").stdout)["epsilon"]
+    assert 1.5 * one < said["epsilon"] < 6 * one
+    assert said["unit"] == "user (at most 3 rows)"
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    path = tmp_path / "data.ledger"
+    with Ledger.open(path, budget=(2.0, 1e-6), run="model a") as written:
+        step = written.stepper(PoissonSampledDpEvent(0.01, GaussianDpEvent(1.0)))
+        for _ in range(100):
+            step()
+        written.spend(GaussianDpEvent(20.0))
+    return path
+
+
+def test_a_ledger_is_read_aloud(ledger):
+    events = [(PoissonSampledDpEvent(0.01, GaussianDpEvent(1.0)), 100), (GaussianDpEvent(20.0), 1)]
+    result = invoke("--ledger", str(ledger), "--json")
+    assert result.exit_code == 0
+    said = json.loads(result.stdout)
+    assert said["statement"]["epsilon"] == pytest.approx(epsilon_of(events, 1e-6))
+    assert said["budget"] == {"epsilon": 2.0, "delta": 1e-6}
+    assert [entry["count"] for entry in said["events"]] == [100, 1]
+    assert said["runs"][0]["name"] == "model a"
+    text = invoke("--ledger", str(ledger), "--delta", "1e-5").stdout
+    for word in ("1e-05", "add-or-remove-one", "unit: example", "model a", "Budget: epsilon 2", "100 x"):
+        assert word in text
+
+
+def test_what_a_broken_off_run_reserved_is_said(ledger):
+    Ledger.open(ledger, run="model b").stepper(GaussianDpEvent(30.0), reserve=2)()
+    text = invoke("--ledger", str(ledger)).stdout
+    assert "2 steps were reserved" in text
+
+
+def test_a_damaged_ledger_is_one_line_with_the_position(ledger):
+    data = bytearray(ledger.read_bytes())
+    data[-20] ^= 1
+    ledger.write_bytes(data)
+    result = invoke("--ledger", str(ledger))
+    assert result.exit_code == 2
+    assert result.stderr.count("\n") == 1
+    assert "damaged at byte" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ([], "noise_multiplier is missing"),
+        ([*RUN, "--noise-multiplier", "-1"], "noise_multiplier"),
+        ([*RUN, "--noise-multiplier", "nan"], "noise_multiplier"),
+        ([*RUN, "--sampling-rate", "1.5"], "sampling_rate"),
+        ([*RUN, "--sampling-rate", "nan"], "sampling_rate"),
+        ([*RUN, "--delta", "1"], "delta"),
+        ([*RUN, "--delta", "nan"], "delta"),
+        ([*RUN, "--steps", "0"], "steps"),
+        ([*RUN, "--steps", "1.5"], "steps"),
+        ([*RUN, "--epochs", "1"], "steps and epochs"),
+        ([*RUN, "--batch", "10"], "sampling_rate and batch"),
+        ([*RUN, "--rows-per-user", "0"], "rows_per_user"),
+        ([*RUN, "--ledger", "x"], "ledger"),
+        (["--ledger", "absent.ledger"], "absent.ledger"),
+        (["--noise-multiplier", "1", "--examples", "10", "--batch", "20", "--steps", "1"], "batch"),
+        (["--noise-multiplier", "1", "--sampling-rate", "0.1", "--steps", "1"], "delta is missing"),
+        (["--noise-multiplier", "1", "--sampling-rate", "0.1"], "steps is missing"),
+        (["--noise-multiplier", "1", "--steps", "1"], "sampling_rate is missing"),
+    ],
+    ids=" ".join,
+)
+def test_bad_input_is_one_line_and_exit_code_2(arguments, named):
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1
+    assert named in result.stderr

@@ -1,0 +1,120 @@
+import json
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from sparsedp.cli.app import app
+
+RUN = ["plan", "--epsilon", "1", "--examples", "1e6", "--batch", "8192"]
+TABLES = ["--table", "items=50000x16", "--table", "200000x8x3", "--table", "300x4"]
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, list(arguments))
+
+
+def test_json_is_the_plan():
+    result = invoke(*RUN, *TABLES, "--gradient-size", "30000", "--json")
+    assert result.exit_code == 0
+    made = json.loads(result.stdout)
+    assert made["gradient_size"] == pytest.approx(30_000, rel=1e-6)
+    assert made["steps"] == 123
+    assert made["statement"]["unit"] == "example"
+    assert [table["name"] for table in made["tables"]] == ["items", "table-2", "table-3"]
+
+
+def test_the_table_for_people_has_every_figure_and_the_whole_statement():
+    result = invoke(*RUN, *TABLES)
+    assert result.exit_code == 0
+    text = " ".join(result.stdout.split())
+    for word in (
+        "add-or-remove-one",
+        "unit: example",
+        "sigma1",
+        "sigma2",
+        "tau",
+        "C1",
+        "FEST",
+        "DP-SGD",
+        "0.95",
+    ):
+        assert word in text
+    assert "items" in text
+
+
+def test_the_criteo_tables_are_at_hand():
+    result = invoke(*RUN, "--tables", "criteo", "--json")
+    assert result.exit_code == 0
+    made = json.loads(result.stdout)
+    assert len(made["tables"]) == 26
+    assert made["dpsgd"]["gradient_size"] == 9_599_632
+    assert made["false_positives"] == pytest.approx(50)
+
+
+def test_tables_may_come_from_a_file(tmp_path):
+    path = tmp_path / "tables.json"
+    path.write_text('[{"rows": 50000, "dim": 16}]')
+    result = invoke(*RUN, "--tables", str(path), "--json")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["tables"][0]["rows"] == 50_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--epsilon", "-1"], "epsilon"),
+        (["--epsilon", "nan"], "epsilon"),
+        (["--delta", "1"], "delta"),
+        (["--delta", "nan"], "delta"),
+        (["--batch", "2e6"], "batch"),
+        (["--examples", "nan"], "examples"),
+        (["--table", "0x8"], "rows"),
+        (["--table", "8"], "table"),
+        (["--threshold", "3", "--false-positives", "5"], "false_positives and threshold"),
+        (["--false-positives", "nan"], "false_positives"),
+        (["--tables", "criteo"], "table and tables"),
+        (["--noise-ratio", "0"], "noise_ratio"),
+    ],
+    ids=" ".join,
+)
+def test_bad_input_is_one_line_and_exit_code_2(arguments, named):
+    result = invoke(*RUN, *TABLES, *arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1
+    assert named in result.stderr
+
+
+def test_an_empty_table_list_is_bad_input(tmp_path):
+    path = tmp_path / "tables.json"
+    path.write_text("[]")
+    for source in ([], ["--tables", str(path)]):
+        result = invoke(*RUN, *source)
+        assert result.exit_code == 2
+        assert "tables must not be empty" in result.stderr
+    result = invoke(*RUN, "--tables", str(tmp_path / "absent.json"))
+    assert result.exit_code == 2
+    assert "absent.json" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["plan"], ["plan", "--epsilon", "abc"], ["plan", "--nonsense"], ["nonsense"]],
+    ids=" ".join,
+)
+def test_wrong_usage_is_one_line_and_exit_code_2_as_well(arguments):
+    code = "from sparsedp.cli.app import main; main()"
+    result = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60
+    )
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith("sparsedp: ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_version_and_help():
+    assert invoke("--version").stdout.startswith("sparsedp 0.")
+    assert "gradient-size" in invoke("plan", "--help").stdout

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from sparsedp.clipping.gradient import PerExampleGradient, Sum, total
+from sparsedp.clipping.materialised import Materialised
+from sparsedp.clipping.outer_products import OuterProducts
+from sparsedp.clipping.scattered_rows import ScatteredRows
+from sparsedp.rows.occurrences import Occurrences
+
+B, ROWS, DIM = 4, 6, 3
+
+
+def products(length: int = 5) -> OuterProducts:
+    return OuterProducts(torch.randn(B, length, DIM), torch.randn(B, length, ROWS))
+
+
+def scattered() -> ScatteredRows:
+    ids = torch.randint(0, ROWS, (B * 4,))
+    return ScatteredRows(
+        Occurrences(ids, torch.arange(B).repeat_interleave(4), torch.randn(B * 4, DIM)), B, ROWS
+    )
+
+
+def made() -> Materialised:
+    return Materialised(torch.randn(B, ROWS, DIM))
+
+
+def squares(values: Tensor) -> Tensor:
+    return values.square().sum((1, 2))
+
+
+KINDS = [products, scattered, made]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_is_what_it_instantiates(kind):
+    gradient: PerExampleGradient = kind()
+    values = gradient.instantiate()
+    assert torch.allclose(gradient.squared_norms(), squares(values), rtol=1e-5)
+    weights, start = torch.rand(B), torch.randn(ROWS, DIM)
+    out = start.clone()
+    gradient.accumulate(out, weights)
+    assert torch.allclose(out, start + torch.einsum("b,bij->ij", weights, values), atol=1e-5)
+    some = torch.tensor([3, 1])
+    assert torch.allclose(gradient.select(some).instantiate(), values[some])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_uses_of_one_kind_merge(kind):
+    parts = [kind(), kind(), kind()]
+    merged = total(parts)
+    assert type(merged) is type(parts[0])
+    assert torch.allclose(merged.instantiate(), sum(part.instantiate() for part in parts), atol=1e-5)
+
+
+@pytest.mark.parametrize("left", KINDS)
+@pytest.mark.parametrize("right", KINDS)
+def test_cross_terms(left, right):
+    if left is right:
+        return
+    a, b = left(), right()
+    expected = (a.instantiate() * b.instantiate()).sum((1, 2))
+    assert torch.allclose(a.dot(b), expected, atol=1e-5)
+    assert torch.allclose(b.dot(a), expected, atol=1e-5)
+
+
+def test_a_sum_of_all_kinds():
+    parts = [products(), scattered(), made(), products(2), scattered()]
+    values = sum(part.instantiate() for part in parts)
+    gradient = total(parts)
+    assert isinstance(gradient, Sum)
+    assert torch.allclose(gradient.instantiate(), values, atol=1e-5)
+    assert torch.allclose(gradient.squared_norms(), squares(values), rtol=1e-5)
+    out, weights = torch.zeros(ROWS, DIM), torch.rand(B)
+    gradient.accumulate(out, weights)
+    assert torch.allclose(out, torch.einsum("b,bij->ij", weights, values), atol=1e-5)
+    some = torch.tensor([2, 0])
+    assert torch.allclose(gradient.select(some).instantiate(), values[some], atol=1e-5)
+
+
+def test_parts_that_cancel_do_not_lose_the_norm():
+    product = products()
+    rest = 1e-3 * torch.randn(B, ROWS, DIM)
+    gradient = Sum([product, Materialised(rest - product.instantiate())])
+    assert torch.allclose(gradient.squared_norms(), squares(gradient.instantiate()), rtol=1e-6)
+    assert torch.allclose(gradient.squared_norms(), squares(rest), rtol=1e-2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_an_example_of_weight_zero_leaves_no_trace(kind, bad):
+    gradient = kind()
+    clean = gradient.instantiate().clone()
+    if isinstance(gradient, OuterProducts):
+        gradient.inputs.values[1] = bad
+        gradient.output_grads.values[1] = bad
+    elif isinstance(gradient, ScatteredRows):
+        gradient.read.output_grads[gradient.read.examples == 1] = bad
+        gradient = ScatteredRows(gradient.read, B, ROWS)
+    else:
+        gradient.values[1] = bad
+    others = torch.tensor([0, 2, 3])
+    norms = gradient.squared_norms()
+    assert not norms[1].isfinite()
+    assert torch.allclose(norms[others], squares(clean)[others], rtol=1e-5)
+    weights = torch.tensor([0.5, 0.0, 1.0, 2.0])
+    for parts in ([gradient], [gradient, made() if kind is not made else products()]):
+        out = torch.zeros(ROWS, DIM)
+        total(parts).accumulate(out, weights)
+        assert out.isfinite().all()
+    out = torch.zeros(ROWS, DIM)
+    gradient.accumulate(out, weights)
+    assert torch.allclose(out, torch.einsum("b,bij->ij", weights[others], clean[others]), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_example_has_weight(kind):
+    out = torch.ones(ROWS, DIM)
+    kind().accumulate(out, torch.zeros(B))
+    assert torch.equal(out, torch.ones(ROWS, DIM))

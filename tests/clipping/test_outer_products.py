@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparsedp.clipping import outer_products
+from sparsedp.clipping.outer_products import OuterProducts
+
+SIZE = st.integers(1, 12)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 5), SIZE, SIZE, SIZE, st.integers(0, 2**31))
+def test_norms_and_sums_are_those_of_the_made_gradients(batch, length, width, height, seed):
+    generator = torch.Generator().manual_seed(seed)
+    a = torch.randn(batch, length, width, generator=generator).double()
+    g = torch.randn(batch, length, height, generator=generator).double()
+    made = torch.einsum("bto,bti->boi", g, a)
+    gradient = OuterProducts(a, g)
+    assert torch.allclose(gradient.squared_norms(), made.square().sum((1, 2)))
+    weights = torch.rand(batch, generator=generator).double()
+    out = torch.zeros(height, width).double()
+    gradient.accumulate(out, weights)
+    assert torch.allclose(out, torch.einsum("b,boi->oi", weights, made))
+
+
+@pytest.mark.parametrize(("length", "width", "height"), [(3, 40, 50), (40, 5, 6), (30, 40, 50)])
+def test_work_in_pieces_is_the_same(monkeypatch, length, width, height):
+    gradient = OuterProducts(torch.randn(7, length, width), torch.randn(7, length, height))
+    whole = gradient.squared_norms()
+    monkeypatch.setattr(outer_products, "CHUNK", 2 * width * height)
+    again = OuterProducts(gradient.inputs.values, gradient.output_grads.values)
+    assert torch.allclose(again.squared_norms(), whole, rtol=1e-5)
+
+
+def test_the_gram_form_does_not_understate_gradients_that_cancel():
+    # Two positions that nearly cancel: terms of size 1e10 hide a squared norm of about 1e2, which float32
+    # sums of those terms cannot see. An understated norm would break the clipping bound.
+    a = torch.randn(6, 1, 64).repeat(1, 2, 1) * 1e3
+    g = torch.randn(6, 1, 64).repeat(1, 2, 1) * 1e1
+    g[:, 1] *= -1 + 1e-4
+    gradient = OuterProducts(a, g)
+    exact = torch.einsum("bto,bti->boi", g.double(), a.double()).square().sum((1, 2))
+    assert torch.allclose(gradient.squared_norms().double(), exact, rtol=1e-2)
+    plain = ((a @ a.mT) * (g @ g.mT)).sum((1, 2)).double()
+    assert not torch.allclose(plain, exact, rtol=1e-2)
+
+
+def test_half_precision_is_summed_in_the_precision_of_the_result():
+    a, g = torch.randn(64, 8, dtype=torch.bfloat16), torch.randn(64, 8, dtype=torch.bfloat16)
+    out = torch.zeros(8, 8)
+    OuterProducts(a, g).accumulate(out, torch.ones(64))
+    assert torch.allclose(out, g.float().T @ a.float(), atol=1e-4)
+
+
+def test_factors_are_not_changed():
+    a, g = torch.randn(4, 3), torch.randn(4, 5)
+    before = a.clone(), g.clone()
+    gradient = OuterProducts(a, g)
+    gradient.squared_norms()
+    gradient.accumulate(torch.zeros(5, 3), torch.rand(4))
+    assert torch.equal(a, before[0])
+    assert torch.equal(g, before[1])

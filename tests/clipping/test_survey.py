@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations, spectral_norm, weight_norm
+
+from sparsedp.clipping import Capture, UnsupportedModule
+
+
+@pytest.mark.parametrize(
+    ("layer", "parameter"),
+    [
+        (weight_norm(nn.Linear(3, 2)), "weight_g"),
+        (spectral_norm(nn.Linear(3, 2)), "weight_orig"),
+        (parametrizations.weight_norm(nn.Linear(3, 2)), "original0"),
+        (parametrizations.orthogonal(nn.Linear(3, 3)), "original"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_computed_weights_are_refused_by_name(layer, parameter):
+    with pytest.raises(UnsupportedModule, match=rf"module '0.*parameter '{parameter}'.*parametrization"):
+        Capture(nn.Sequential(layer), loss_reduction="mean")
+
+
+def test_parameters_without_a_shape_are_refused():
+    with pytest.raises(UnsupportedModule, match="parameter 'weight' has no shape yet"):
+        Capture(nn.Sequential(nn.LazyLinear(3)), loss_reduction="mean")
+
+
+def test_a_parameter_that_a_rule_does_not_know_is_refused():
+    layer = nn.Linear(3, 2)
+    layer.extra = nn.Parameter(torch.rand(2))
+    with pytest.raises(UnsupportedModule, match="'extra'"):
+        Capture(layer, loss_reduction="mean")
+
+
+def test_a_refused_model_is_left_untouched():
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    with pytest.raises(UnsupportedModule):
+        Capture(model, loss_reduction="mean")
+    assert not any("forward" in vars(module) for module in model.modules())
+    model(torch.randn(5, 3)).sum().backward()
+    assert model[0].weight.grad is not None
+
+
+def test_frozen_modules_need_no_rule(check):
+    model = nn.Sequential(weight_norm(nn.Linear(3, 2)) if False else nn.Linear(3, 2), nn.Linear(2, 2))
+    for parameter in model[0].parameters():
+        parameter.requires_grad_(False)
+    capture = check(model, torch.randn(5, 3))
+    assert set(capture.dense) == {"1.weight", "1.bias"}

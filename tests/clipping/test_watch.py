@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sparsedp.clipping import Capture
+
+
+@pytest.mark.parametrize("make", [lambda: nn.Embedding(5, 2), lambda: nn.EmbeddingBag(5, 2, mode="sum")])
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        (torch.tensor([[1, 5]]), "table 'ads.clicks': id 5 is out of range, the table has 5 rows"),
+        (torch.tensor([[-1, 2]]), "table 'ads.clicks': id -1 is out of range"),
+        (torch.tensor([[1.0, 2.0]]), "table 'ads.clicks': ids must be int64 or int32, not torch.float32"),
+    ],
+)
+@pytest.mark.parametrize("training", [True, False])
+def test_bad_ids_name_their_table(make, ids, message, training):
+    model = nn.ModuleDict({"ads": nn.ModuleDict({"clicks": make()})})
+    Capture(model, loss_reduction="mean")
+    model.train(training)
+    with pytest.raises(ValueError, match=message):
+        model["ads"]["clicks"](ids)
+    assert model["ads"]["clicks"].weight.requires_grad
+
+
+def test_an_error_in_forward_leaves_parameters_trainable():
+    class Fails(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.rand(2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            raise KeyError("lost")
+
+    model = nn.Sequential(nn.Linear(3, 2), Fails())
+    Capture(model, loss_reduction="mean")
+    with pytest.raises(KeyError):
+        model(torch.randn(4, 3))
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        model(torch.randn(4, 5))
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_an_input_changed_in_place_afterwards_is_an_error():
+    model = nn.Linear(3, 2)
+    Capture(model, loss_reduction="mean")
+    x = torch.randn(4, 3)
+    out = model(x)
+    x.add_(1)
+    with pytest.raises(RuntimeError, match="changed in place"):
+        out.sum().backward()
+
+
+def test_two_backward_passes_through_one_forward_are_an_error():
+    model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2))
+    capture = Capture(model, loss_reduction="mean")
+    out = model(torch.randn(4, 3))
+    out.sum().backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="second backward pass"):
+        out.square().sum().backward()
+    assert len(capture.take()) == 1
+
+
+def test_arguments_by_name():
+    model = nn.ModuleDict({"words": nn.Embedding(5, 3), "out": nn.Linear(3, 2), "bag": nn.EmbeddingBag(5, 2)})
+    capture = Capture(model, loss_reduction="sum")
+    ids = torch.tensor([[1, 2], [3, 3]])
+    read = model["out"](input=model["words"](input=ids)).sum()
+    (read + model["bag"](input=ids.flatten(), offsets=torch.tensor([0, 2])).sum()).backward()
+    [captured] = capture.take()
+    assert set(captured.dense) == {"out.weight", "out.bias"}
+    assert captured.tables["words"].ids.tolist() == [1, 2, 3, 3]
+    assert captured.tables["bag"].examples.tolist() == [0, 0, 1, 1]
+
+
+def test_no_weight_gradient_is_computed_in_backward(monkeypatch):
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
+    x = torch.randn(32, 64)
+
+    def products() -> int:
+        with torch.profiler.profile() as profile:
+            model(x).sum().backward()
+        return sum(event.count for event in profile.key_averages() if event.key in ("aten::mm", "aten::addmm"))
+
+    plain = products()
+    capture = Capture(model, loss_reduction="sum")
+    # Forward takes two products; backward one for the hidden layer's gradient and, without the capture, two
+    # more for the weights.
+    assert (plain, products()) == (5, 3)
+    capture.detach()

@@ -1,0 +1,253 @@
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from sparsedp.accounting import analytic_gaussian_epsilon
+from sparsedp.audit.distinguishing import audit
+from sparsedp.convex import bias_reduced_sgd
+from sparsedp.convex.batch_schedule import BatchSchedule, draw_levels, level_probabilities
+from sparsedp.convex.bias_reduced_sgd import BiasReducedSGD
+from sparsedp.convex.protocol import LinearModelLoss
+from sparsedp.convex.sparse_projection import SparseVector
+from sparsedp.randomness import NoiseSource, Stream
+
+
+@dataclass
+class FixedGradients:
+    """Examples whose gradients do not depend on x."""
+
+    rows: sparse.csr_array
+    asked: list[np.ndarray] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        return int(self.rows.shape[0])
+
+    @property
+    def dimension(self) -> int:
+        return int(self.rows.shape[1])
+
+    def value(self, x: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        return np.asarray(self.rows[rows] @ x)
+
+    def gradient_rows(self, x: np.ndarray, rows: np.ndarray) -> sparse.csr_array:
+        self.asked.append(rows)
+        return self.rows[rows]
+
+
+def _schedule(levels: list[int], size: int, noise: float) -> BatchSchedule:
+    return BatchSchedule(size, noise, np.array(levels), 1.0, 1e-6, "add-or-remove-one")
+
+
+def _means(monkeypatch: pytest.MonkeyPatch) -> list[tuple[SparseVector, float, float]]:
+    """What goes into each projection mechanism, with noise and radius, in the order of Algorithm 5."""
+    seen: list[tuple[SparseVector, float, float]] = []
+
+    def record(vector: SparseVector, *, std: float, radius: float, stream: Stream) -> SparseVector:
+        seen.append((vector, std, radius))
+        return vector
+
+    monkeypatch.setattr(bias_reduced_sgd, "project_noisy", record)
+    return seen
+
+
+def test_noise_and_divisors_are_those_of_the_specification(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = _means(monkeypatch)
+    size, level, kappa, bound, s = 64, 3, 5.0, 2.0, 9
+    loss = FixedGradients(sparse.csr_array(np.tile([1.0, 0.0] + [0.0] * 8, (size, 1))))
+    sgd = BiasReducedSGD(l2_bound=bound, sparsity=s, step_size=0.1)
+    estimate = sgd.gradient(loss, np.zeros(10), level, schedule=_schedule([level], size, kappa), source=NoiseSource(1))
+    (both, b, r), (odds, o, _), (evens, e, _), (first, f, _) = seen
+    half = 2**level
+    assert (b, o, e, f) == (kappa * bound / (2 * half), kappa * bound / half, kappa * bound / half, kappa * bound)
+    assert r == bound * math.sqrt(s)
+    batch, single = loss.asked
+    assert both.dense()[0] == pytest.approx(batch.size / (2 * half))
+    assert first.dense()[0] == pytest.approx(single.size)
+    # O and E are a partition of B, so without noise the correction vanishes.
+    assert both.dense() == pytest.approx((odds.dense() + evens.dense()) / 2)
+    assert estimate.dense() == pytest.approx(first.dense())
+
+
+def test_batches_are_poisson_and_split_by_fair_coins(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = _means(monkeypatch)
+    size, level, runs = 64, 3, 2000
+    loss = FixedGradients(sparse.csr_array(np.ones((size, 1)) / 2))
+    sgd, source = BiasReducedSGD(l2_bound=1.0, sparsity=1, step_size=0.1), NoiseSource(2)
+    for _ in range(runs):
+        sgd.gradient(loss, np.zeros(1), level, schedule=_schedule([level], size, 1.0), source=source)
+    batches = np.array([rows.size for rows in loss.asked[::2]])
+    singles = np.array([rows.size for rows in loss.asked[1::2]])
+    odds = np.array([vector.dense()[0] * 2 * 2**level for vector, _, _ in seen[1::4]])
+    rate = 2 ** (level + 1) / size
+    # Six standard errors: an alarm of probability 2e-9.
+    assert batches.mean() == pytest.approx(size * rate, abs=6 * math.sqrt(size * rate / runs))
+    assert batches.var() == pytest.approx(size * rate * (1 - rate), rel=0.25)
+    assert singles.mean() == pytest.approx(1.0, abs=6 / math.sqrt(runs))
+    assert (odds - batches / 2).mean() == pytest.approx(0.0, abs=6 * math.sqrt(size * rate / 4 / runs))
+    assert (odds - batches / 2).var() == pytest.approx(size * rate / 4, rel=0.25)
+
+
+def test_one_more_example_moves_each_mean_by_at_most_l_over_m(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Adversarial rows: huge, duplicate coordinates, NaN; everybody is in the batch, so the pair differs by one."""
+    size, level, bound = 16, 3, 1.5
+    rng = np.random.default_rng(3)
+    base = sparse.random_array((size, 30), density=0.4, rng=rng, format="csr") * 100.0
+    sgd = BiasReducedSGD(l2_bound=bound, sparsity=4, step_size=0.1)
+    extras = [
+        sparse.csr_array(np.full((1, 30), 1e30)),
+        sparse.csr_array((np.array([5.0, 5.0, -1.0]), np.array([2, 2, 7]), np.array([0, 3])), shape=(1, 30)),
+        sparse.csr_array((np.array([math.nan, 1.0]), np.array([2, 3]), np.array([0, 2])), shape=(1, 30)),
+    ]
+    for extra in extras:
+        seen = _means(monkeypatch)
+        for data in (base, sparse.csr_array(sparse.vstack([base, extra], format="csr"))):
+            sgd.gradient(
+                FixedGradients(data), np.zeros(30), level, schedule=_schedule([level], size, 1.0), source=NoiseSource(4)
+            )
+        moves = [np.linalg.norm(a[0].dense() - b[0].dense()) for a, b in zip(seen[:4], seen[4:], strict=True)]
+        half = 2**level
+        for move, divisor in zip(moves, (2 * half, half, half, 1), strict=True):
+            assert move <= bound / divisor
+        assert min(moves[1], moves[2]) == 0.0
+
+
+def test_the_estimate_telescopes_to_the_largest_batch() -> None:
+    """E over levels equals the mean of the mechanism over all the data, bias and all (Lemma 6.4).
+
+    The gradients sit on a corner of the ball, where the projection is biased. Six standard errors: 2e-9 an alarm.
+    """
+    size, kappa, runs = 8, 1.0, 2500
+    rows = np.tile([0.8, 0.6, 0.0], (size, 1))
+    loss = FixedGradients(sparse.csr_array(rows))
+    sgd, source = BiasReducedSGD(l2_bound=1.0, sparsity=1, step_size=0.1), NoiseSource(5)
+    schedule = _schedule([0], size, kappa)
+    levels = draw_levels(runs, size=size, stream=source.sampling)
+    estimates, unweighted = [], []
+    for level in levels:
+        estimate = sgd.gradient(loss, np.zeros(3), int(level), schedule=schedule, source=source).dense()
+        estimates.append(estimate)
+        unweighted.append(estimate * level_probabilities(size)[level])
+    target = np.mean(
+        [sgd._mechanism(SparseVector(np.arange(2), rows[:, :2].sum(axis=0) * 1023 / 1024, 3), 8.0, kappa, source.noise).dense() for _ in range(runs)],
+        axis=0,
+    )
+
+    def far(values: list[np.ndarray]) -> float:
+        errors = np.std(values, axis=0) / math.sqrt(runs)
+        return float(np.max(np.abs(np.mean(values, axis=0) - target) / errors))
+
+    assert far(estimates) < 6.5
+    assert far(unweighted) > 6.5
+
+
+def test_audit_of_one_step() -> None:
+    """Everybody sampled, one example more along e1: the three releases that carry it, against Gaussian(kappa/sqrt 2)."""
+    size, level, kappa, delta, runs = 4, 1, 4.0, 1e-2, 1000
+    claimed = analytic_gaussian_epsilon(delta, math.sqrt(2) / kappa)
+    quiet = sparse.csr_array((size, 3))
+    loud = sparse.csr_array(np.vstack([np.zeros((size, 3)), [1e9, 0.0, 0.0]]))
+
+    def statistics(noise: float):  # type: ignore[no-untyped-def]
+        sgd = BiasReducedSGD(l2_bound=1.0, sparsity=10**6, step_size=0.1)
+
+        def run(data: sparse.csr_array, stream: Stream, count: int) -> np.ndarray:
+            coins = (np.frombuffer(stream.bytes(count), dtype=np.uint8) & 1).astype(bool)
+            total = SparseVector(np.arange(1), np.array([min(data.sum(), 1.0)]), 3)
+            nothing = SparseVector(np.arange(1), np.zeros(1), 3)
+            found = np.empty(count)
+            for at, odd in enumerate(coins):
+                both = sgd._mechanism(total, 4.0, noise, stream).dense()[0] * 4.0
+                odds = sgd._mechanism(total if odd else nothing, 2.0, noise, stream).dense()[0] * 2.0
+                evens = sgd._mechanism(nothing if odd else total, 2.0, noise, stream).dense()[0] * 2.0
+                found[at] = both + max(odds, evens)
+            return found
+
+        return run
+
+    stream = NoiseSource(6).noise
+    right = audit(statistics(kappa), (loud, quiet), runs=runs, delta=delta, claimed=claimed, stream=stream)
+    assert not right.refuted, right
+    wrong = audit(statistics(kappa / 8), (loud, quiet), runs=runs, delta=delta, claimed=claimed, stream=stream)
+    assert wrong.refuted, wrong
+
+
+def _logistic(size: int, d: int, s: int, seed: int) -> LinearModelLoss:
+    rng = np.random.default_rng(seed)
+    ids = np.argsort(rng.uniform(size=(size, d)), axis=1)[:, :s]
+    features = sparse.csr_array(
+        (np.full(size * s, 1 / math.sqrt(s)), ids.ravel(), np.arange(0, size * s + 1, s)), shape=(size, d)
+    )
+    targets = np.sign(features @ rng.standard_normal(d) + 1e-12)
+    return LinearModelLoss(
+        features, targets, lambda m, y: np.logaddexp(0, -y * m), lambda m, y: -y / (1 + np.exp(y * m))
+    )
+
+
+@pytest.mark.parametrize("convex", [True, False])
+def test_it_minimises_when_noise_is_small(convex: bool) -> None:
+    loss, source = _logistic(256, 30, 3, seed=7), NoiseSource(8)
+    schedule = _schedule(list(draw_levels(600, size=256, stream=source.sampling)), 256, 1e-3)
+    sgd = BiasReducedSGD(l2_bound=1.0, sparsity=3, step_size=0.3, convex=convex, radius=20.0)
+    result = sgd.minimise(loss, np.zeros(30), schedule=schedule, source=source)
+    everybody = np.arange(256)
+    before, after = (loss.value(x, everybody).mean() for x in (np.zeros(30), result.x))
+    assert after < 0.75 * before or (not convex and result.steps < 100)
+    assert np.linalg.norm(result.x) <= 20.0 * (1 + 1e-9)
+    assert result.statement.released == ("the average iterate" if convex else "a random iterate")
+    assert not result.statement.private
+    assert "NOT PRIVATE" in str(result.statement)
+
+
+def test_a_private_source_gives_a_private_statement() -> None:
+    schedule = _schedule([0], 4, 1.0)
+    sgd = BiasReducedSGD(l2_bound=1.0, sparsity=1, step_size=0.1)
+    loss = FixedGradients(sparse.csr_array(np.eye(4)))
+    result = sgd.minimise(loss, np.zeros(4), schedule=schedule, source=NoiseSource())
+    assert result.statement.private
+    assert (result.statement.epsilon, result.statement.delta) == (1.0, 1e-6)
+    assert result.statement.adjacency == "add-or-remove-one"
+
+
+def test_the_random_iterate_is_uniform() -> None:
+    """Steps 0 .. T are equally likely; nothing after the chosen one is run."""
+    schedule = _schedule([0, 0, 0], 4, 1.0)
+    sgd = BiasReducedSGD(l2_bound=1.0, sparsity=1, step_size=0.1, convex=False)
+    loss, source = FixedGradients(sparse.csr_array(np.eye(4))), NoiseSource(9)
+    steps = [sgd.minimise(loss, np.zeros(4), schedule=schedule, source=source).steps for _ in range(400)]
+    counts = np.bincount(steps, minlength=4)
+    assert counts.size == 4
+    assert np.abs(counts - 100).max() < 6 * math.sqrt(75)
+
+
+def test_the_convex_room_stands_without_torch() -> None:
+    code = "import sys, sparsedp.convex.boosting, sparsedp.convex.partitioned_erm; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_bad_input() -> None:
+    for arguments, message in (
+        ({"l2_bound": math.inf}, "l2_bound must"),
+        ({"l2_bound": math.nan}, "l2_bound must"),
+        ({"sparsity": 0}, "sparsity must"),
+        ({"step_size": 0.0}, "step_size must"),
+        ({"radius": 0.0}, "radius must"),
+        ({"radius": math.nan}, "radius must"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            BiasReducedSGD(**{"l2_bound": 1.0, "sparsity": 1, "step_size": 0.1, **arguments})  # type: ignore[arg-type]
+    loss, source = FixedGradients(sparse.csr_array(np.eye(4))), NoiseSource(0)
+    sgd = BiasReducedSGD(l2_bound=1.0, sparsity=5, step_size=0.1)
+    with pytest.raises(ValueError, match="sparsity must be at most the dimension"):
+        sgd.minimise(loss, np.zeros(4), schedule=_schedule([0], 4, 1.0), source=source)
+    with pytest.raises(ValueError, match="schedule must hold"):
+        BiasReducedSGD(l2_bound=1.0, sparsity=1, step_size=0.1).minimise(
+            loss, np.zeros(4), schedule=_schedule([], 4, 1.0), source=source
+        )

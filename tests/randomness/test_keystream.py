@@ -1,0 +1,127 @@
+import copy
+import os
+import pickle
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparsedp.randomness.keystream import Keystream
+
+KEY = bytes(range(32))
+
+
+def test_keystream_is_aes_256_ctr() -> None:
+    """The four output blocks of NIST SP 800-38A, F.5.5 (CTR-AES256)."""
+    key = bytes.fromhex("603deb1015ca71be2b73aef0857d77811f352c073b6108d72d9810a30914dff4")
+    first_counter = int("f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff", 16)
+    blocks = (
+        "0bdf7df1591716335e9a8b15c860c502"
+        "5a6e699d536119065433863c8f657b94"
+        "1bc12c9c01610d5d0d8bd6a3378eca62"
+        "2956e1c8693536b1bee99c73a31576b6"
+    )
+    assert Keystream(key, 16 * first_counter, private=True).take(64).hex() == blocks
+
+
+def test_the_counter_starts_at_zero() -> None:
+    """AES-256 of the zero block under the zero key (FIPS 197 cipher, well-known value)."""
+    assert Keystream(bytes(32), private=True).take(16).hex() == "dc95c078a2408989ad48a21492842087"
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 200), max_size=20))
+def test_pieces_of_any_size_join_up(sizes: list[int]) -> None:
+    stream = Keystream(KEY, private=False)
+    assert b"".join(stream.take(n) for n in sizes) == Keystream(KEY, private=False).take(sum(sizes))
+    assert stream.position == sum(sizes)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 10**12), st.integers(0, 300), st.integers(0, 100))
+def test_any_position_can_be_reached(position: int, before: int, count: int) -> None:
+    through = Keystream(KEY, position, private=False)
+    through.take(before)
+    assert Keystream(KEY, position + before, private=False).take(count) == through.take(count)
+
+
+def test_bulk_equals_small_pieces() -> None:
+    bulk = np.empty(300_001, dtype=np.uint8)
+    assert Keystream(KEY, 5, private=False).fill(bulk.data) == 5
+    pieces = Keystream(KEY, 5, private=False)
+    assert bulk.tobytes() == b"".join(pieces.take(1000) for _ in range(300)) + pieces.take(1)
+
+
+def test_reserved_bytes_are_read_once() -> None:
+    whole = Keystream(KEY, private=False).take(100)
+    stream = Keystream(KEY, private=False)
+    stream.take(7)
+    reader = stream.reserve(40)
+    assert stream.take(53) == whole[47:]
+    assert reader.take(40) == whole[7:47]
+
+
+def test_labels_give_separate_keys_and_move_nothing() -> None:
+    stream = Keystream(KEY, private=False)
+    keys = {stream.derive(label) for label in ("a", "b", "")} | {KEY}
+    assert len(keys) == 4
+    assert stream.derive("a") == stream.derive("a")
+    assert stream.aside("a", 24, 8) == Keystream(stream.derive("a"), private=False).take(32)[24:]
+    assert stream.position == 0
+
+
+def test_threads_never_share_a_byte() -> None:
+    stream, taken = Keystream(KEY, private=True), []
+
+    def draw() -> None:
+        taken.extend(stream.take(16) for _ in range(2000))
+
+    threads = [threading.Thread(target=draw) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(taken)) == 8000
+    assert stream.position == 16 * 8000
+
+
+def _draws_in_child(stream: Keystream) -> bool:
+    child = os.fork()
+    if child == 0:
+        try:
+            stream.take(1)
+            stream.derive("a")
+            os._exit(0)
+        except RuntimeError:
+            os._exit(3)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_private_keystream_refuses_to_go_on_in_a_forked_child() -> None:
+    stream = Keystream(KEY, private=True)
+    stream.take(3)
+    assert not _draws_in_child(stream)
+    assert stream.take(3) == Keystream(KEY, 3, private=True).take(3)
+    assert _draws_in_child(Keystream(KEY, private=False))
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_no_copies(duplicate) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(TypeError, match="same noise"):
+        duplicate(Keystream(KEY, private=False))
+
+
+def test_the_key_is_not_shown() -> None:
+    shown = repr(Keystream(KEY, private=True)) + str(Keystream(KEY, private=True))
+    assert KEY.hex() not in shown
+    assert str(KEY) not in shown
+
+
+def test_bad_input_is_named() -> None:
+    with pytest.raises(ValueError, match=r"^key: must have 32"):
+        Keystream(b"short", private=True)
+    with pytest.raises(ValueError, match=r"^position: must not"):
+        Keystream(KEY, -1, private=True)
