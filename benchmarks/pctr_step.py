@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 
 import sparsedp as sdp
-from sparsedp.data import CRITEO_VOCABULARIES
+from sparsedp.data import VOCABULARY_SIZES
 from sparsedp.models import PCTR
 
 BATCH = 2048
@@ -25,7 +25,7 @@ def batches(count: int = 8) -> list[Batch]:
     generator = np.random.default_rng(0)
     made = []
     for _ in range(count):
-        ids = np.stack([(generator.zipf(1.2, BATCH) - 1) % v for v in CRITEO_VOCABULARIES], axis=1)
+        ids = np.stack([(generator.zipf(1.2, BATCH) - 1) % v for v in VOCABULARY_SIZES], axis=1)
         numeric = torch.from_numpy(generator.standard_normal((BATCH, 13)).astype(np.float32))
         label = torch.from_numpy(generator.integers(0, 2, BATCH).astype(np.float32))
         made.append((numeric, torch.from_numpy(ids), label))
@@ -33,7 +33,7 @@ def batches(count: int = 8) -> list[Batch]:
 
 
 def plain(data: list[Batch]) -> Callable[[], None]:
-    model = PCTR(CRITEO_VOCABULARIES)
+    model = PCTR(VOCABULARY_SIZES)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     turn = iter(range(10**9))
 
@@ -47,7 +47,7 @@ def plain(data: list[Batch]) -> Callable[[], None]:
 
 
 def private(data: list[Batch], selection: sdp.selection.Selection) -> Callable[[], None]:
-    model = PCTR(CRITEO_VOCABULARIES)
+    model = PCTR(VOCABULARY_SIZES)
     made = sdp.PrivacyEngine().make_private(
         module=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.01),
@@ -77,7 +77,7 @@ def opacus_ghost(data: list[Batch]) -> Callable[[], None]:
     from torch.utils.data import DataLoader, TensorDataset
 
     warnings.simplefilter("ignore")
-    model = PCTR(CRITEO_VOCABULARIES)
+    model = PCTR(VOCABULARY_SIZES)
     for module in model.modules():
         if isinstance(module, torch.nn.Embedding):
             module.sparse = False

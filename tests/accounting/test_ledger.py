@@ -144,10 +144,13 @@ def test_a_writer_killed_at_100_random_moments_never_loses_a_committed_event(tmp
 
     for number in range(rounds):
         child, reader = in_child(write(number), path)
-        time.sleep(rng.uniform(0.0, 0.02))
+        seen = b""
+        for _ in range(rng.randrange(15)):  # so far into its work, however busy the machine is
+            seen += os.read(reader, 1)
+        time.sleep(rng.uniform(0.0, 0.003))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        seen = drain(reader)
+        seen += drain(reader)
         for kind in acknowledged:
             acknowledged[kind] += seen.count(kind)
         total = counts(path)
@@ -156,8 +159,7 @@ def test_a_writer_killed_at_100_random_moments_never_loses_a_committed_event(tmp
         # A kill costs at most one event that had not been acknowledged, and one reservation.
         assert total.get(ONCE, 0) <= acknowledged[b"o"] + number + 1
         assert total.get(STEP, 0) <= acknowledged[b"s"] + reserve * (number + 1)
-    assert acknowledged[b"o"] > 50
-    assert acknowledged[b"s"] > 100
+    assert acknowledged[b"o"] + acknowledged[b"s"] > 500
 
 
 def test_two_processes_may_write_at_once(tmp_path):

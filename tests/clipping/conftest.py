@@ -92,10 +92,10 @@ def assert_gradients(
         assert found.shape == (batch,)
         assert torch.allclose(found, squares, rtol=10 * tolerance, atol=1e-10)
         weights = torch.rand(batch, dtype=want.dtype)
-        start = torch.randn(want.shape[1:], dtype=want.dtype)
+        total = torch.einsum("b,b...->...", weights, want) / max(scale, 1)
+        start = total.flatten().norm() * torch.randn(want.shape[1:], dtype=want.dtype)
         out = start.clone()
         gradient.accumulate(out, weights)
-        total = torch.einsum("b,b...->...", weights, want) / max(scale, 1)
         assert_close((out - start).unsqueeze(0), total.unsqueeze(0), 10 * tolerance)
 
 

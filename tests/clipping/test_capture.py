@@ -134,8 +134,6 @@ def test_a_module_called_several_times(check):
 
 def test_one_module_under_two_names(check):
     layer = nn.Linear(3, 3)
-    model = nn.ModuleDict({"a": layer, "b": layer})
-    model.forward = None
     both = nn.Sequential(layer, nn.Tanh(), layer)
     assert set(check(both, torch.randn(4, 3)).dense) == {"0.weight", "0.bias"}
 
@@ -162,7 +160,9 @@ def test_batch_sizes_must_agree():
     model = Flat()
     capture = Capture(model, loss_reduction="mean")
     model(torch.randint(0, 5, (4, 3))).sum().backward()
-    with pytest.raises(ValueError, match=r"batch: dimension 0 .*'words' gives \[4, 3, 3\] where 'out' has 12"):
+    with pytest.raises(
+        ValueError, match=r"batch: dimension 0 .*'words' gives \[4, 3, 3\] where 'out' has 12"
+    ):
         capture.take()
     assert capture.take() == []
 
@@ -293,7 +293,7 @@ def test_a_second_capture_is_refused_until_the_first_is_detached():
     assert model[0].weight.grad is not None
 
 
-def test_before_read_is_told_which_rows_come(check):
+def test_before_read_is_told_which_rows_come():
     model = Tied(False)
     model.out.weight = nn.Parameter(torch.randn(9, 4))
     calls = []

@@ -76,14 +76,16 @@ def test_arguments_by_name():
     assert captured.tables["bag"].examples.tolist() == [0, 0, 1, 1]
 
 
-def test_no_weight_gradient_is_computed_in_backward(monkeypatch):
+def test_no_weight_gradient_is_computed_in_backward():
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
     x = torch.randn(32, 64)
 
     def products() -> int:
         with torch.profiler.profile() as profile:
             model(x).sum().backward()
-        return sum(event.count for event in profile.key_averages() if event.key in ("aten::mm", "aten::addmm"))
+        return sum(
+            event.count for event in profile.key_averages() if event.key in ("aten::mm", "aten::addmm")
+        )
 
     plain = products()
     capture = Capture(model, loss_reduction="sum")

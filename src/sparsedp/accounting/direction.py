@@ -6,16 +6,30 @@ import math
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from sparsedp.accounting.grid import MAX_POINTS, GridTooLarge, TiltedLoss, compose_self, convolve, discretise
+from sparsedp.accounting.grid import discretise
 from sparsedp.accounting.pairs import Pair
 from sparsedp.accounting.sketch import Sketch
+from sparsedp.accounting.tilted import MAX_POINTS, GridTooLarge, TiltedLoss, convolve
 
 Pairs: TypeAlias = list[tuple[Pair, int]]
 
-_FINEST, _COARSEST = 2.0**-36, 2.0**10
-_UNPLACED = 1e-6  # the part of delta that may go to losses off the grid
+_FINEST, _COARSEST = 2.0**-40, 2.0**10
+_LOG_UNPLACED = math.log(1e-6)  # the part of delta that may go to losses off the grid
 _ROUNDING = 1e-4  # the part of delta that may drown in the rounding of the FFT
 _FFT_NOISE = 4e-16
+_AT_ONCE = 1 << 19
+
+
+@dataclass(frozen=True)
+class Grids:
+    """Each part is discretised on its own step, composed with some of its copies, and then brought to `common`."""
+
+    steps: tuple[float, ...]
+    common: float
+
+    def scaled(self, factor: float) -> Grids:
+        """All steps multiplied, down to the finest there is."""
+        return Grids(tuple(max(step * factor, _FINEST) for step in self.steps), max(self.common * factor, _FINEST))
 
 
 @dataclass(frozen=True)
@@ -23,7 +37,7 @@ class Direction:
     """The product of `pairs`, P first or (when `reverse`) Q first, prepared to resolve one delta at about one epsilon.
 
     `tilt` is what the FFT needs to see that delta, `log_negligible` the tilted mass (ln) that does not matter there,
-    and `decay` the rate at which delta falls off there.
+    `log_unplaced` the P-mass that does not, and `decay` the rate at which delta falls off.
     """
 
     pairs: Pairs
@@ -32,6 +46,7 @@ class Direction:
     sketch: Sketch
     tilt: float
     log_negligible: float
+    log_unplaced: float
     decay: float
 
     @classmethod
@@ -40,51 +55,66 @@ class Direction:
     ) -> Direction:
         """Prepare for deltas of about e^log_delta at about `epsilon`, where the tilt `saddle` centres the losses."""
         count = sum(times for _, times in pairs)
-        tail = max(_UNPLACED * math.exp(log_delta) / count, 1e-290)
+        log_unplaced = log_delta + _LOG_UNPLACED
+        tail = max(math.exp(log_unplaced) / count, 1e-290)
         sketch = Sketch.of(pairs, tail, reverse=reverse)
         log_noise = math.log(_FFT_NOISE * count / _ROUNDING) - log_delta
         tilt = sketch.gentle_tilt(saddle, epsilon, log_noise)
-        level = math.log(_UNPLACED) + log_delta + tilt * epsilon - sketch.log_mgf(tilt)
-        return cls(pairs, reverse, tail, sketch, tilt, min(level, -10.0), decay)
+        level = log_unplaced + tilt * epsilon - sketch.log_mgf(tilt)
+        return cls(pairs, reverse, tail, sketch, tilt, min(level, -10.0), log_unplaced, decay)
 
-    def steps(self, tolerance: float) -> list[float]:
-        """For each part the widest grid that, by the sketch's estimate, moves epsilon by `tolerance` at most in all."""
-        widest = _COARSEST
-        # Parts composed on finer grids are brought to a common one, which rounds each of them once more.
-        while len(self.pairs) > 1 and (1 + self.decay) * len(self.pairs) * widest**2 / 12 > tolerance / 2:
-            widest /= 2
-        share = tolerance / (2 * len(self.pairs))
-        return [self._step(i, share, widest) for i in range(len(self.pairs))]
+    def grids(self, tolerance: float) -> Grids:
+        """The widest grids that, by the sketch's estimate, move epsilon by `tolerance` at most.
 
-    def _step(self, i: int, tolerance: float, widest: float) -> float:
+        Rounding that keeps P- and Q-mass and adds a variance v moves a tail e^(-decay loss) by (1 + decay) v / 2. Half
+        of the tolerance goes to rounding each copy to its step, half to rounding the blocks of copies to the common one.
+        """
+        blocks = sum(math.isqrt(count) + 1 for _, count in self.pairs)
+        variance = tolerance / (1 + self.decay)
+        common = 2.0 ** math.floor(math.log2(min(math.sqrt(6 * variance / blocks), _COARSEST)))
+        steps = tuple(self._step(i, variance / len(self.pairs), common) for i in range(len(self.pairs)))
+        return Grids(steps, max(common, *steps))
+
+    def _step(self, i: int, variance: float, common: float) -> float:
         part = self.sketch.parts[i]
         low, high = self.pairs[i][0].span(self.tail)
         narrowest = max(_FINEST, 4 * (high - low) / MAX_POINTS)
-        step = widest
-        # Rounding that keeps P- and Q-mass and adds a variance v moves a tail e^(-decay loss) by (1 + decay) v / 2.
-        while step / 2 > narrowest and (1 + self.decay) / 2 * part.rounding(self.tilt, step) > tolerance:
+        step = common if len(self.pairs) > 1 else _COARSEST
+        while step / 2 > narrowest and part.rounding(self.tilt, step) > variance:
             step /= 2
         return step
 
-    def compose(self, steps: list[float]) -> TiltedLoss:
-        """The composition with part i discretised on steps[i], all then brought to the widest of them."""
+    def compose(self, grids: Grids) -> TiltedLoss:
+        """The whole composition on these grids."""
         parts = []
-        for (pair, count), step in zip(self.pairs, steps, strict=True):
+        for (pair, count), step in zip(self.pairs, grids.steps, strict=True):
             loss = discretise(pair, step, self.tail)
             loss = loss.reversed() if self.reverse else loss
-            composed = compose_self(loss, count, self.tilt, self.log_negligible)
-            parts.append(composed.coarsened(round(max(steps) / step)))
+            parts += self._copies(loss.tilted(self.tilt), count, round(grids.common / step))
         return convolve(parts)
 
-    def compose_affordably(self, steps: list[float]) -> tuple[TiltedLoss, list[float]]:
-        """The composition on `steps`, or on the least power-of-two multiple of them that is not too large."""
+    def _repeated(self, loss: TiltedLoss, count: int, shares: int, most: int = MAX_POINTS) -> TiltedLoss:
+        share = math.log(2 * len(self.pairs) * shares)
+        return loss.repeated(count, self.log_negligible - share, self.log_unplaced - share, most)
+
+    def _copies(self, loss: TiltedLoss, count: int, factor: int) -> list[TiltedLoss]:
+        """`count` copies on the grid `factor` times as wide: all at once if that is small enough, else by blocks.
+
+        Blocks of about sqrt(count) copies are composed on the fine grid, and the blocks on the wide one.
+        """
+        try:
+            return [self._repeated(loss, count, 1, _AT_ONCE).coarsened(factor if len(self.pairs) > 1 else 1)]
+        except GridTooLarge:
+            outer = math.isqrt(count)
+        inner, rest = divmod(count, outer)
+        block = self._repeated(loss, inner, outer + 1).coarsened(factor)
+        parts = [self._repeated(block, outer, 2)]
+        return [*parts, self._repeated(loss, rest, 2).coarsened(factor)] if rest else parts
+
+    def compose_affordably(self, grids: Grids) -> tuple[TiltedLoss, Grids]:
+        """The composition on `grids`, or on the least power-of-two multiple of them that is not too large."""
         while True:
             try:
-                return self.compose(steps), steps
+                return self.compose(grids), grids
             except GridTooLarge:
-                steps = [2 * step for step in steps]
-
-
-def halved(steps: list[float]) -> list[float]:
-    """The next finer grids."""
-    return [max(step / 2, _FINEST) for step in steps]
+                grids = grids.scaled(2)

@@ -7,14 +7,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sparsedp.accounting.grid import GridLoss, TiltedLoss, compose_self, convolve, discretise
+from sparsedp.accounting.grid import GridLoss, discretise
 from sparsedp.accounting.pairs import Array, Atoms, Pair
 from sparsedp.accounting.sketch import Sketch
+from sparsedp.accounting.tilted import TiltedLoss, convolve
 
 _RESOLUTION = 0.01  # of the standard deviation of the joint loss, or of 1 where that is wider
 _MAX_POINTS = 1 << 21
 _REACH = 4.0  # a tilt is trusted this many tilted standard deviations around its mean
 _TAIL = 1e-60
+_LOG_NEGLIGIBLE = -28.0
 
 
 def joint(parts: Sequence[tuple[Pair, int]]) -> Pair:
@@ -44,7 +46,7 @@ def _stitched(
     log_p = np.full(last - first + 1, -np.inf)
     distance = np.full(last - first + 1, np.inf)
     for tilt, mean, std in sketch.ladder(low, high, _REACH):
-        composed = convolve([compose_self(loss, times, tilt) for loss, times in losses])
+        composed = convolve([loss.tilted(tilt).repeated(times, _LOG_NEGLIGIBLE, 0.0) for loss, times in losses])
         _lay(composed, mean, std, first, log_p, distance)
     grid = step * np.arange(first, last + 1)
     p, q = np.exp(log_p), np.exp(log_p - grid)

@@ -9,13 +9,13 @@ import math
 from dataclasses import dataclass
 
 from sparsedp.accounting.analytic_gaussian import analytic_gaussian_delta, analytic_gaussian_epsilon
-from sparsedp.accounting.direction import Direction, Pairs, halved
+from sparsedp.accounting.direction import Direction, Pairs
 from sparsedp.accounting.dominating import NoPrivacy, dominating_pairs, merged
 from sparsedp.accounting.events import Events
-from sparsedp.accounting.grid import GridTooLarge, TiltedLoss
 from sparsedp.accounting.pairs import Gaussian
 from sparsedp.accounting.renyi import has_renyi, renyi_epsilon
 from sparsedp.accounting.sketch import Sketch
+from sparsedp.accounting.tilted import GridTooLarge, TiltedLoss
 
 
 def tolerance(epsilon: float) -> float:
@@ -68,7 +68,7 @@ def delta_bound(events: Events, epsilon: float) -> float:
             direction = Direction.towards(
                 pairs, reverse=reverse, epsilon=epsilon, log_delta=max(log_delta - 3, -600.0), saddle=saddle, decay=decay
             )
-            loss, _ = direction.compose_affordably(direction.steps(precision))
+            loss, _ = direction.compose_affordably(direction.grids(precision))
             decay, log_delta = _decay(loss, epsilon), math.log(max(loss.delta_at(epsilon), 1e-290))
         worst = max(worst, loss.delta_at(epsilon))
     return worst
@@ -98,12 +98,12 @@ def _epsilon_one_way(pairs: Pairs, reverse: bool, delta: float, slack: float, en
 
 def _settle(direction: Direction, delta: float, tolerance: float, enough: float) -> tuple[Answer, TiltedLoss]:
     """Halve the grids until epsilon moves by no more than the rounding that the tolerance allows."""
-    loss, steps = direction.compose_affordably([2 * step for step in direction.steps(tolerance)])
+    loss, grids = direction.compose_affordably(direction.grids(tolerance).scaled(2))
     value = loss.epsilon_at(delta)
     while value > enough:
-        steps = halved(steps)
+        grids = grids.scaled(0.5)
         try:
-            loss = direction.compose(steps)
+            loss = direction.compose(grids)
         except GridTooLarge:
             return Answer(value, settled=False), loss
         before, value = value, min(value, loss.epsilon_at(delta))

@@ -29,8 +29,8 @@ from sparsedp.accounting import (
     RepeatAndSelectDpEvent,
     SelfComposedDpEvent,
     ZCDpEvent,
-    epsilon_of,
 )
+from sparsedp.accounting.renyi import renyi_epsilon
 from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE
 from sparsedp.accounting.validation import check_count, check_delta, check_epsilon, check_positive
 from sparsedp.convex.batch_schedule import BatchSchedule, pld_schedule, schedule_within
@@ -123,7 +123,7 @@ def repetition_rho(*, epsilon: float, delta: float, failure: float) -> float:
 
     def excess(log_rho: float) -> float:
         event = RepeatAndSelectDpEvent(ZCDpEvent(math.exp(log_rho)), repetition_mean(failure), math.inf)
-        return epsilon_of([(event, 1)], delta) - epsilon
+        return renyi_epsilon([(event, 1)], delta) - epsilon
 
     high = math.log(epsilon)
     low = high - 24.0
@@ -213,7 +213,7 @@ def _repetition(
     def cost(events: Events) -> float:
         run: list[DpEvent] = [SelfComposedDpEvent(event, count) for event, count in events]
         event = ComposedDpEvent([*run, GaussianDpEvent(score_multiplier)])
-        return epsilon_of([(RepeatAndSelectDpEvent(event, repetition_mean(failure), math.inf), 1)], delta)
+        return renyi_epsilon([(RepeatAndSelectDpEvent(event, repetition_mean(failure), math.inf), 1)], delta)
 
     schedule = schedule_within(
         cost,

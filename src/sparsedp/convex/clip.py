@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,6 +15,9 @@ from sparsedp.mechanisms.histogram import Floats
 # bound never passes it.
 _SAFE = 1.0 - 2.0**-26
 _EXACT_BITS = 52
+
+Rows = Floats | sparse.csr_array
+RowsT = TypeVar("RowsT", Floats, sparse.csr_array)
 
 
 def check_rows(name: str, rows: ArrayLike | sparse.sparray | sparse.spmatrix) -> sparse.csr_array:
@@ -38,15 +42,16 @@ def check_rows(name: str, rows: ArrayLike | sparse.sparray | sparse.spmatrix) ->
     return matrix
 
 
-def row_norms(rows: sparse.csr_array, order: int) -> Floats:
+def row_norms(rows: Rows, order: int) -> Floats:
     """The l1 (``order`` 1) or l2 (``order`` 2) norm of every row; infinite where a square overflows."""
-    magnitudes = np.abs(rows.data)
     with np.errstate(over="ignore"):
-        powers = sparse.csr_array((magnitudes**order, rows.indices, rows.indptr), shape=rows.shape)
+        if not sparse.issparse(rows):
+            return np.asarray((np.abs(rows) ** order).sum(axis=1) ** (1.0 / order))
+        powers = sparse.csr_array((np.abs(rows.data) ** order, rows.indices, rows.indptr), shape=rows.shape)
         return np.asarray(powers @ np.ones(rows.shape[1])) ** (1.0 / order)
 
 
-def clip_rows(rows: sparse.csr_array, *, l2: float, l1: float = math.inf) -> sparse.csr_array:
+def clip_rows(rows: RowsT, *, l2: float, l1: float = math.inf) -> RowsT:
     """Every row shortened, where it must be, so that its l2 norm is at most ``l2`` and its l1 norm ``l1``.
 
     A row's result depends on that row alone. A row within both bounds is returned bit for bit.
@@ -56,6 +61,8 @@ def clip_rows(rows: sparse.csr_array, *, l2: float, l1: float = math.inf) -> spa
         norms = row_norms(rows, order)
         long = norms > bound * _SAFE
         shrink[long] = np.minimum(shrink[long], bound * _SAFE / norms[long])
+    if isinstance(rows, np.ndarray):
+        return rows * shrink[:, None]
     factors = np.repeat(shrink, np.diff(rows.indptr))
     return sparse.csr_array((rows.data * factors, rows.indices, rows.indptr), shape=rows.shape)
 

@@ -15,6 +15,7 @@ from sparsedp.accounting.statement import REPLACE_ONE
 from sparsedp.accounting.validation import check_count, check_delta, check_epsilon, check_positive
 from sparsedp.convex.clip import check_rows, clip_rows, exact_mean, row_norms
 from sparsedp.convex.measurement import random_measurement
+from sparsedp.convex.neighbours import check_pure_or_delta
 from sparsedp.convex.noise import Noise
 from sparsedp.convex.projection_mean import (
     mean_noise,
@@ -30,6 +31,7 @@ from sparsedp.convex.recovery_mean import (
     recover,
     recovery_error_bound,
     recovery_noise,
+    recovery_radius,
 )
 from sparsedp.mechanisms.histogram import Floats
 from sparsedp.randomness import NoiseSource
@@ -189,9 +191,11 @@ def _recovery(rows: sparse.csr_array, p: _Problem, source: NoiseSource) -> _Answ
     measurement = random_measurement(m, p.d, source.sampling)
     measured = measured_mean(rows, measurement, measurement_bound(m, p.l2_bound))
     noise = recovery_noise(p.n, m, epsilon=p.epsilon, delta=p.delta, l2_bound=p.l2_bound)
-    third = p.beta / 3
-    estimate = recover(measurement, measured, noise, l2_bound=p.l2_bound, stream=source.noise, beta=third)
-    bound = recovery_error_bound(noise, m, p.d, p.sparsity, p.l2_bound, beta=p.beta)
+    noisy = noise.add(measured, source.noise)
+    third = p.beta / 3  # noise, clipping, and the measurement matrix
+    radius = recovery_radius(noise, m, p.l2_bound, beta=third)
+    estimate = recover(measurement, noisy, radius=radius, l2_bound=p.l2_bound)
+    bound = recovery_error_bound(radius, m, p.d, p.sparsity, p.l2_bound, beta=third)
     return _Answer(estimate, bound, "recovery", noise.std)
 
 
@@ -207,7 +211,6 @@ def _check_problem(
     beta: float,
 ) -> _Problem:
     n, d = rows.shape
-    delta = 1 / (10 * n) if delta is None else delta
     sparsity = check_count("sparsity", sparsity)
     if sparsity > d:
         raise ValueError(f"sparsity must be at most the dimension d = {d}, got {sparsity}")
@@ -215,7 +218,7 @@ def _check_problem(
         n=n,
         d=d,
         epsilon=check_epsilon(epsilon),
-        delta=0.0 if delta == 0 else check_delta(delta),
+        delta=check_pure_or_delta(delta, n),
         l2_bound=check_positive("l2_bound", l2_bound),
         sparsity=sparsity,
         beta=check_delta(beta, "beta"),

@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 from scipy import sparse
-from scipy.special import gammaln, ndtr
+from scipy.special import gammaincc
 from spgl1 import spg_bpdn
 
 from sparsedp.convex.measurement import Measurement
 from sparsedp.convex.noise import GaussianNoise
 from sparsedp.mechanisms.histogram import Floats
-from sparsedp.randomness import Stream
 
 _BLOCK = 256
 _ITERATIONS = 400
@@ -59,22 +58,24 @@ def recovery_noise(n: int, m: int, *, epsilon: float, delta: float, l2_bound: fl
     return GaussianNoise.calibrated(2 * measurement_bound(m, l2_bound) / n, epsilon, delta)
 
 
-def recover(
-    measurement: Measurement,
-    measured: Floats,
-    noise: GaussianNoise,
-    *,
-    l2_bound: float,
-    stream: Stream,
-    beta: float,
-) -> Floats:
+def recovery_radius(noise: GaussianNoise, m: int, l2_bound: float, *, beta: float) -> float:
+    """How far the noisy measurements are from those of the mean at most, but for probability 2 ``beta``.
+
+    Noise, and what clipping took away: E (||A z|| - C)_+ for a row of norm L and a Gaussian A, where ||A z||
+    is L / sqrt(m) times a chi of m degrees, turned into a bound by Markov's inequality.
+    """
+    bound = measurement_bound(m, l2_bound) * math.sqrt(m) / l2_bound
+    beyond = _mean_norm(m) * gammaincc((m + 1) / 2, bound**2 / 2) - bound * gammaincc(m / 2, bound**2 / 2)
+    clipped = l2_bound / math.sqrt(m) * max(float(beyond), 0.0)
+    return noise.norm(m, beta) + clipped / beta
+
+
+def recover(measurement: Measurement, noisy: Floats, *, radius: float, l2_bound: float) -> Floats:
     """Basis pursuit denoising on noisy measurements; zero where the answer is longer than twice any mean.
 
-    Minimises ||z||_1 subject to ||A z - b|| <= r with r the norm that the noise stays below (SPGL1). How well
-    the solver does is a matter of utility alone.
+    Minimises ||z||_1 subject to ||A z - noisy|| <= radius (SPGL1). How well the solver does is a matter of
+    utility alone.
     """
-    noisy = noise.add(measured, stream)
-    radius = noise.norm(noisy.size, beta)
     if float(np.linalg.norm(noisy)) <= radius:
         return np.zeros(measurement.d)
     z, *_ = spg_bpdn(measurement.operator(), noisy, radius, iter_lim=_ITERATIONS, opt_tol=1e-3)
@@ -82,26 +83,22 @@ def recover(
     return estimate if float(np.linalg.norm(estimate)) <= 2 * l2_bound else np.zeros_like(estimate)
 
 
-def recovery_error_bound(
-    noise: GaussianNoise, m: int, d: int, s: int, l2_bound: float, *, beta: float
-) -> float:
-    """What the error of recovery stays below, but for probability ``beta``, with constants.
+def recovery_error_bound(radius: float, m: int, d: int, s: int, l2_bound: float, *, beta: float) -> float:
+    """What the error of recovery stays below where ``radius`` holds, but for a further probability ``beta``.
 
-    Proof: let h be the error. The mean is feasible if r covers noise and clipping, so ||h||_1 <= 2 L sqrt(s)
-    and ||A h|| <= 2r. By Gordon's inequality a Gaussian A has
-    ||A h|| >= (||h|| (E||g_m|| - u) - ||h||_1 E||g_d||_inf) / sqrt(m) on all such h, but for probability
-    e^(-u^2/2); E||g_d||_inf <= sqrt(2 ln 2d). Solve for ||h||. Clipping moves the measured mean by
-    E (||A z|| - C)_+ on average, which Markov's inequality turns into a bound. Each event gets beta / 3.
-    The rate is that of Theorem 3.4, with ln d for ln(d/s).
+    Proof: let h be the error. The mean is feasible, so ||h||_1 <= 2 L sqrt(s) and ||A h|| <= 2 radius. By
+    Gordon's inequality a Gaussian A has ||A h|| >= (||h|| (E||g_m|| - u) - ||h||_1 E||g_d||_inf) / sqrt(m) on
+    all such h, but for probability e^(-u^2/2); and E||g_d||_inf <= sqrt(2 ln 2d). Solve for ||h||. The rate
+    is that of Theorem 3.4, with ln d for ln(d/s). Cosine measurements are held to the same bound, unproved.
     """
-    each = beta / 3
-    u = math.sqrt(2 * math.log(1 / each))
-    mean_norm = math.sqrt(2) * math.exp(gammaln((m + 1) / 2) - gammaln(m / 2))
-    if u >= mean_norm:
-        return 3 * l2_bound
-    excess = math.exp(-2.0) / math.sqrt(2 * math.pi) - 2 * float(ndtr(-2.0))  # E (Z - 2)_+
-    clipped = l2_bound / math.sqrt(2 * m) * excess / each
-    radius = noise.norm(m, each) + clipped
+    spread = _mean_norm(m) - math.sqrt(2 * math.log(1 / beta))
+    longest = 3 * l2_bound  # neither the mean nor the answer is longer than L and 2L, whatever happens
+    if spread <= 0:
+        return longest
     width = 2 * l2_bound * math.sqrt(s) * math.sqrt(2 * math.log(2 * d))
-    # Neither the mean nor the answer is longer than L and 2L, whatever happens.
-    return min(3 * l2_bound, (2 * radius * math.sqrt(m) + width) / (mean_norm - u))
+    return min(longest, (2 * radius * math.sqrt(m) + width) / spread)
+
+
+def _mean_norm(m: int) -> float:
+    """E||g|| for a standard normal g of m dimensions."""
+    return math.sqrt(2) * math.exp(math.lgamma((m + 1) / 2) - math.lgamma(m / 2))

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from sparsedp.data.blocks import Block, read_text
+from sparsedp.data.blocks import BLOCK_BYTES, Block, read_text
 from sparsedp.data.examples import NUMERIC_RULE, Examples, Malformed, log_transform
 from sparsedp.data.hashing import Hashes, first_words, hash_of_length, mix
 from sparsedp.data.lines import Separated
@@ -48,26 +48,38 @@ class Criteo:
 
     files: tuple[Path, ...]
     days: tuple[int, ...] | None
+    block_bytes: int = BLOCK_BYTES
 
     @classmethod
     def of(cls, files: Sequence[Path]) -> Criteo:
-        """Look at the file names: all of them day files, or none."""
-        found = [_DAY_FILE.search(path.name) for path in files]
-        if not any(found):
+        """Look at the file names: day files (put in the order of their days, as no shell does) or none."""
+        if not files:
+            raise ValueError("files: at least one is needed")
+        found = {path: _DAY_FILE.search(path.name) for path in files}
+        days = {path: int(match[1]) for path, match in found.items() if match is not None}
+        if not days:
             return cls(tuple(files), None)
-        if not all(found):
-            odd = next(path for path, match in zip(files, found, strict=True) if match is None)
-            raise ValueError(f"files: {odd.name} is not named day_N while others are")
-        return cls(tuple(files), tuple(int(match[1]) for match in found if match))
+        if len(days) < len(found):
+            odd = next(path.name for path in files if path not in days)
+            raise ValueError(f"files: {odd} is not named day_N while others are")
+        if len(set(days.values())) < len(files):
+            raise ValueError("files: two of them are of the same day")
+        ordered = sorted(days, key=lambda path: days[path])
+        return cls(tuple(ordered), tuple(days[path] for path in ordered))
 
     @property
     def features(self) -> tuple[str, ...]:
         """The columns whose values become ids."""
         return CATEGORIES
 
+    @property
+    def multi_hot(self) -> tuple[str, ...]:
+        """Criteo has no features with several values."""
+        return ()
+
     def blocks(self, start: Place) -> Iterator[Block]:
         """Yield the lines of the files from `start` on."""
-        return read_text(self.files, start)
+        return read_text(self.files, start, size=self.block_bytes)
 
     def schema(self, sources: tuple[Source, ...], rules: Mapping[str, IdRule]) -> Schema:
         """Describe the prepared columns."""

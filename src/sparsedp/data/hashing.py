@@ -4,9 +4,8 @@ A rule that looked at the data to number its values would release them; a hash l
 here, not borrowed from a library whose next version may hash differently, because a prepared folder, a
 trained table and next year's rows must agree on it:
 
-    hash(value)   the UTF-8 bytes, cut into little-endian 64-bit words (the last one padded with zero bytes), folded
-                  as h <- mix(h XOR word) from h = mix(length * GAMMA), `mix` being the finaliser of
-                  SplitMix64
+    hash(value)   the UTF-8 bytes, cut into little-endian 64-bit words (the last padded with zeros), folded
+                  as h <- mix(h XOR word) from h = mix(length * GAMMA), `mix` being SplitMix64's finaliser
     missing       null or empty; its hash is 0 and its id is 0
     id            1 + ((hash >> 32) * (rows - 1) >> 32): the rows after row 0 are the buckets
     crossed       the hashes of the parts folded the same way from h = mix(parts * CROSS)
@@ -98,7 +97,7 @@ def _views(values: pl.Series) -> list[pa.Array]:
 
 
 def _view_words(view: pa.Array) -> NDArray[np.uint32]:
-    """Return Arrow's 16-byte views as four words: length, then 12 bytes, or a prefix, a buffer and an offset."""
+    """Return Arrow's 16-byte views as four words: length, then 12 bytes, or prefix, buffer and offset."""
     if len(view) == 0:
         return np.empty((0, 4), np.uint32)
     words = np.frombuffer(view.buffers()[1], "<u4").reshape(-1, 4)

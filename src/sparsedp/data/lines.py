@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Separated:
-    """How a text is cut into columns: the separator, the quote character (None: no quoting), the number of columns."""
+    """How a text is cut into columns: separator, quote character (None: no quoting), number of columns."""
 
     separator: str
     quote: str | None
@@ -48,7 +48,7 @@ class Separated:
 
 @dataclass(frozen=True)
 class Lines:
-    """The lines of a text: their lengths with the line break, their columns, and their numbers in the text, from 0."""
+    """The lines of a text: lengths with the line break, columns, and numbers in the text, from 0."""
 
     data: NDArray[np.uint8]
     lengths: NDArray[np.int64]

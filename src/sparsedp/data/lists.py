@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 
 def flatten(lists: pl.Series) -> tuple[pl.Series, NDArray[np.int64]]:
-    """Return the values of all lists and n + 1 offsets: list i is `values[offsets[i]:offsets[i + 1]]`; null is empty."""
+    """Return all values and n + 1 offsets: list i is `values[offsets[i]:offsets[i + 1]]`; null is empty."""
     arrow = lists.fill_null([]).rechunk().to_arrow(compat_level=pl.CompatLevel.oldest())
     offsets = arrow.offsets.to_numpy().astype(np.int64)
     values = pl.Series(arrow.values)

@@ -17,7 +17,7 @@ ROWS = {"userId": 1024, "movieId": 2**14, "genres": 64}
 
 
 def movielens(path: str | Path, out: str | Path) -> ClickData:
-    """Prepare `ratings.csv` and `movies.csv` of the folder `path` in the folder `out` and open them, in time order."""
+    """Prepare `ratings.csv` and `movies.csv` of the folder `path` in the folder `out`, in time order."""
     columns = Columns(
         label=Label.parse("rating>=4"),
         categorical=("userId", "movieId"),

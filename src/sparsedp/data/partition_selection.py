@@ -84,14 +84,14 @@ class PartitionSelection:
             delta=self.delta,
             adjacency="add-or-remove-one",
             unit="example",
-            released=f"the vocabularies of {self.features} features (values with a noisy count of {self.threshold:.0f})",
+            released=f"vocabularies of {self.features} features (noisy counts from {self.threshold:.0f})",
             private=noise.is_private,
         )
 
 
 @dataclass(frozen=True)
 class PublicValues:
-    """Every value that occurs at least `minimum` times, on the caller's word that this is public: it is not DP."""
+    """Every value that occurs at least `minimum` times, on the caller's word that it is public: not DP."""
 
     minimum: int
     features: int

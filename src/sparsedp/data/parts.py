@@ -28,7 +28,7 @@ MANIFEST = "manifest.jsonl"
 
 
 class PreparedFolder:
-    """A folder under preparation. The schema (without its parts) decides its content; another schema is refused."""
+    """A folder under preparation. The schema, without its parts, decides its content; another is refused."""
 
     def __init__(self, path: Path, schema: Schema, manifest: IO[bytes], parts: list[Part]) -> None:
         self.path = path
@@ -46,10 +46,10 @@ class PreparedFolder:
                 _lock(manifest, path)
                 begun, parts = _read_manifest(manifest)
                 folder = cls(path, schema, manifest, parts)
-                if begun is None:
-                    folder._append(_settings(schema))
-                else:
+                if parts:
                     _require_same(path, begun, _settings(schema))
+                else:
+                    folder._begin(stale=bool(begun))
                 yield folder
 
     def write(self, number: int, frame: pl.DataFrame) -> tuple[str, str]:
@@ -71,6 +71,13 @@ class PreparedFolder:
         write_whole(self.path / schemas.FILE, whole.to_json().encode())
         (self.path / MANIFEST).unlink()
         return whole
+
+    def _begin(self, *, stale: bool) -> None:
+        """Start the manifest; of an earlier attempt that got no part into it, no part may be left lying."""
+        for part in self.path.glob("part-*.parquet*") if stale else ():
+            part.unlink()
+        self._manifest.truncate(0)
+        self._append(_settings(self.schema))
 
     def _append(self, record: dict[str, Any]) -> None:
         self._manifest.write(json.dumps(record).encode() + b"\n")
@@ -133,7 +140,7 @@ def _lock(manifest: IO[bytes], path: Path) -> None:
         raise ValueError(f"out: another process is preparing {path}") from error
 
 
-def _read_manifest(manifest: IO[bytes]) -> tuple[dict[str, Any] | None, list[Part]]:
+def _read_manifest(manifest: IO[bytes]) -> tuple[dict[str, Any], list[Part]]:
     """Read the settings and the parts, and cut off a last line that a kill left half-written."""
     manifest.seek(0)
     lines = manifest.read().splitlines(keepends=True)
@@ -141,6 +148,6 @@ def _read_manifest(manifest: IO[bytes]) -> tuple[dict[str, Any] | None, list[Par
         manifest.truncate(sum(map(len, lines[:-1])))
         lines.pop()
     if not lines:
-        return None, []
+        return {}, []
     settings, *parts = (json.loads(line) for line in lines)
     return settings, [schemas.part_from_dict(part) for part in parts]

@@ -1,4 +1,4 @@
-"""From raw files to a prepared folder: read blocks, encode them on several threads, commit the parts in order."""
+"""From raw files to a prepared folder: read blocks, encode them on all cores, commit parts in order."""
 
 from __future__ import annotations
 
@@ -33,6 +33,9 @@ class Reader(Protocol):
 
     @property
     def features(self) -> tuple[str, ...]: ...  # noqa: D102
+
+    @property
+    def multi_hot(self) -> tuple[str, ...]: ...  # noqa: D102
 
     def blocks(self, start: Place) -> Iterator[Block]: ...  # noqa: D102
 

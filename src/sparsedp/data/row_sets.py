@@ -1,4 +1,4 @@
-"""Which rows a part of a data set has: a range, a list, or all but a list, without listing what need not be."""
+"""Which rows a part of a data set has: a range, a list, or all but a list."""
 
 from __future__ import annotations
 

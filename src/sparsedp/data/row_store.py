@@ -27,7 +27,7 @@ _STAMP = "of.json"
 
 
 def open_rows(folder: Path, schema: Schema, cache: Path | None = None) -> Batch:
-    """Map the rows of a prepared folder; the first call lays them out in `cache` (default: inside the folder)."""
+    """Map the rows of a prepared folder; the first call lays them out in `cache` (default: inside it)."""
     cache = folder / FOLDER if cache is None else cache
     stamp = json.dumps({"schema": schema.digest})
     with actionable_disk_errors(cache):

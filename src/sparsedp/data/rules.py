@@ -1,4 +1,4 @@
-"""From the hash of a value to its id: buckets, or a vocabulary. Row 0 is for missing (and unlisted) values."""
+"""From the hash of a value to its id: buckets, or a vocabulary. Id 0 is for missing and unlisted values."""
 
 from __future__ import annotations
 

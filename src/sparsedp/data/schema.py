@@ -1,4 +1,4 @@
-"""What a prepared folder holds: the columns with their roles, the rule of every id, the parts and their sources."""
+"""What a prepared folder holds: columns with their roles, the rule of every id, parts and sources."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Feature:
 
 @dataclass(frozen=True)
 class Place:
-    """A point between two lines of the sources: bytes of (unpacked) text and lines of its own source before it.
+    """A point between two lines of the sources: bytes of (unpacked) text and lines of its source before it.
 
     `earlier_lines` counts the lines of the sources before this one.
     """
@@ -100,7 +100,7 @@ class Schema:
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def require_same_columns(self, other: Schema) -> None:
-        """Refuse data whose columns or id rules differ from this schema's: its ids would mean something else."""
+        """Refuse data whose columns or id rules differ from these: its ids would mean something else."""
         for what in ("label_rule", "numeric", "numeric_rule", "categorical", "multi_hot"):
             mine, theirs = getattr(self, what), getattr(other, what)
             if mine != theirs:
@@ -132,11 +132,9 @@ class Schema:
         """Read the schema of a prepared folder."""
         path = Path(folder) / FILE
         if not path.exists():
-            unfinished = (Path(folder) / "manifest.jsonl").exists()
+            begun = (Path(folder) / "manifest.jsonl").exists()
             reason = (
-                "was begun and not finished: run its `sparsedp prepare` again"
-                if unfinished
-                else "has no schema.json"
+                "was begun and not finished: run the same command again" if begun else "has no schema.json"
             )
             raise ValueError(f"data: {folder} is not a prepared folder: it {reason}")
         return cls.from_json(path.read_text())

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from sparsedp.data.blocks import Block, first_line, read_parquet, read_text
+from sparsedp.data.blocks import BLOCK_BYTES, Block, first_line, read_parquet, read_text
 from sparsedp.data.examples import NUMERIC_RULE, Bag, Examples, Malformed, log_transform
 from sparsedp.data.hashing import Hashes, cross, hash_strings
 from sparsedp.data.label import Label
@@ -75,6 +75,7 @@ class Table:
     columns: Columns
     separator: str = ","
     nulls: tuple[str, ...] = ()
+    block_bytes: int = BLOCK_BYTES
 
     @classmethod
     def of(
@@ -102,6 +103,11 @@ class Table:
         return self.columns.features
 
     @property
+    def multi_hot(self) -> tuple[str, ...]:
+        """The features with several values an example."""
+        return self.columns.multi_hot
+
+    @property
     def is_parquet(self) -> bool:
         """Whether the files are Parquet."""
         return self.files[0].suffix in (".parquet", ".pq")
@@ -110,7 +116,7 @@ class Table:
         """Yield the files from `start` on."""
         if self.is_parquet:
             return read_parquet(self.files, start)
-        return read_text(self.files, start, header=True, quote=QUOTE)
+        return read_text(self.files, start, header=True, quote=QUOTE, size=self.block_bytes)
 
     def schema(self, sources: tuple[Source, ...], rules: Mapping[str, IdRule]) -> Schema:
         """Describe the prepared columns."""
@@ -132,7 +138,7 @@ class Table:
         )
 
     def read(self, block: Block) -> Examples:
-        """Read a block; lines that are ragged or have an unusable label, number or time are left out and named."""
+        """Read a block; ragged lines and those without a usable label, number or time are left out."""
         if isinstance(block.content, bytes):
             frame, numbers, reasons = self._parse(block.content)
         else:
@@ -189,7 +195,7 @@ class Table:
         return Bag(hashes[hashes != 0], present[offsets])
 
     def _parse(self, text: bytes) -> tuple[pl.DataFrame, NDArray[np.int64], dict[int, str]]:
-        """Parse lines into columns of strings; return the number of each line, and the reasons of those left out."""
+        """Parse lines into strings; also give the number of each, and the reasons of those left out."""
         form = Separated(self.separator, QUOTE, len(self._names))
         lines = form.lines(text)
         even = lines.columns == form.columns
@@ -259,7 +265,8 @@ def _header(path: Path, separator: str) -> list[str]:
     line = first_line(path)
     if not line.strip():
         raise ValueError(f"files: {path.name} is empty")
-    return pl.read_csv(line, separator=separator, has_header=False, infer_schema=False).row(0)  # type: ignore[return-value]
+    names = pl.read_csv(line, separator=separator, has_header=False, infer_schema=False).row(0)
+    return [str(name) for name in names]
 
 
 def _seconds(time: pl.Expr, kind: pl.DataType) -> pl.Expr:

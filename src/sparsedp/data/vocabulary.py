@@ -1,4 +1,4 @@
-"""Vocabularies: given as a file, or learned from the data, privately unless the caller says that it is public.
+"""Vocabularies: given as a file, or learned from the data, privately unless they are said to be public.
 
 A list of the values that occur is a release of the data. It is learned either by DP partition selection,
 whose price goes into a ledger before any noise is drawn, or exactly on the caller's word.
@@ -32,7 +32,7 @@ FILE = "vocabulary.parquet"
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The listed keys of every feature, in the order of their ids, and what listing them cost (None: public)."""
+    """The listed keys of every feature, in the order of their ids, and what listing cost (None: public)."""
 
     keys: dict[str, Ints]
     statement: str | None = None
@@ -165,7 +165,7 @@ def _count(
 
 
 def joint_histogram(hashes: Sequence[Hashes]) -> Histogram:
-    """Count the keys of several features at once, key k of the j-th being number j * 2^40 + k; not the missing."""
+    """Count the keys of several features, key k of the j-th being number j * 2^40 + k; skip the missing."""
     counted = [
         histogram(keys_of(column[column != 0]) + (place << KEY_BITS)) for place, column in enumerate(hashes)
     ]

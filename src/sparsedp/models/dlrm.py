@@ -18,7 +18,7 @@ EMBEDDING_STD = 0.1
 
 
 class DLRM(nn.Module):
-    """Every feature and the numbers become vectors of one width; their dot products and the numbers' vector go on.
+    """Every feature and the numbers become vectors of one width; they and their dot products go on.
 
     One-hot features come as columns of `ids`; each multi-hot feature as a pair (values, offsets), summed
     over a bag.
@@ -70,7 +70,7 @@ class DLRM(nn.Module):
         )
 
     def forward(self, numeric: Tensor, ids: Tensor, *bags: tuple[Tensor, Tensor]) -> Tensor:
-        """Return one logit an example from numeric (B, p), ids (B, q) and a (values, offsets) a multi-hot feature."""
+        """Return one logit an example from numeric (B, p), ids (B, q) and the pairs (values, offsets)."""
         if len(bags) != len(self.embeddings) - self.features:
             raise ValueError(
                 f"bags must be {len(self.embeddings) - self.features} multi-hot features, got {len(bags)}"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from torch import nn
 
 EMBEDDING_STD = 0.01
-"""Noise drowns what rare rows could learn, so they keep what they start with: it should be next to nothing."""
+"""Noise drowns what rare rows could learn, so they keep what they start with: let it be next to nothing."""
+
+OUTPUT_STD = 0.01
 
 
 def embedding(rows: int, dim: int, *, std: float = EMBEDDING_STD) -> nn.Embedding:
@@ -25,14 +28,18 @@ def embedding_bag(rows: int, dim: int, *, std: float = EMBEDDING_STD) -> nn.Embe
 
 
 def mlp(sizes: Sequence[int], *, last_relu: bool) -> nn.Sequential:
-    """Return linear layers with ReLU between them (and after the last if `last_relu`), He-initialised, no biases set."""
+    """Return He-initialised linear layers with ReLU between them, and after the last if `last_relu`."""
     layers: list[nn.Module] = []
-    for inputs, outputs in zip(sizes[:-1], sizes[1:], strict=True):
+    for inputs, outputs in pairwise(sizes):
         linear = nn.Linear(inputs, outputs)
         nn.init.kaiming_normal_(linear.weight, nonlinearity="relu")
         nn.init.zeros_(linear.bias)
         layers += [linear, nn.ReLU()]
-    return nn.Sequential(*(layers if last_relu else layers[:-1]))
+    if not last_relu:
+        # An output: the first predictions should be alike, not sure of anything.
+        nn.init.normal_(layers[-2].weight, std=OUTPUT_STD)  # type: ignore[arg-type]
+        layers.pop()
+    return nn.Sequential(*layers)
 
 
 def check_sizes(name: str, sizes: Sequence[int]) -> None:

@@ -19,7 +19,7 @@ def embedding_dim(rows: int) -> int:
 
 
 class PCTR(nn.Module):
-    """One embedding a feature, beside the log-transformed numbers, through four layers of 598 to one logit."""
+    """One embedding a feature and the log-transformed numbers, through four layers of 598 to one logit."""
 
     def __init__(
         self,
@@ -59,6 +59,11 @@ class PCTR(nn.Module):
             raise ValueError(f"model pctr has no multi-hot features ({names}); use dlrm")
         sizes = schema.vocabulary_sizes
         return cls(sizes, len(schema.numeric), dims=dims, hidden=hidden, embedding_std=embedding_std)
+
+    @property
+    def table_names(self) -> list[str]:
+        """The tables by their feature's place, as ``named_modules`` names them."""
+        return [f"embeddings.{place}" for place in range(len(self.embeddings))]
 
     def forward(self, numeric: Tensor, ids: Tensor) -> Tensor:
         """Return one logit an example from numeric (B, p) and ids (B, q)."""

@@ -69,6 +69,9 @@ def resume(engine: PrivacyEngine, path: Path) -> None:
             f"resume: {path} was saved on other terms: "
             + ", ".join(f"{n} {state['terms'].get(n)} there, {getattr(run.terms, n)} here" for n in differing)
         )
+    noted = state["ledger_position"]
+    if noted is not None and (engine.ledger is None or engine.ledger.position < noted):
+        raise ValueError(f"resume: {path} was saved with a ledger that held {noted} bytes; give the same ledger")
     run.module.load_state_dict(state["module"])
     run.optimizer.load_state_dict(state["optimizer"])
     run.optimizer.steps_taken = state["steps_taken"]

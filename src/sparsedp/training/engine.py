@@ -77,7 +77,9 @@ class PrivacyEngine:
                 raise ValueError("secure=False needs a seed: without one the OS-seeded source is used anyway")
             secure = False
         self.source = NoiseSource(seed)
-        self.ledger = Ledger.open(ledger) if isinstance(ledger, str | os.PathLike) else ledger
+        if isinstance(ledger, str | os.PathLike):
+            ledger = Ledger.open(ledger, private=self.source.is_private)
+        self.ledger = ledger
         self._run: _Run | None = None
 
     def make_private(

@@ -1,0 +1,289 @@
+"""`sparsedp prepare criteo` and `sparsedp prepare table`: from raw files to a folder that training reads."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sparsedp.cli.errors import refuse_bad_input
+
+if TYPE_CHECKING:
+    from sparsedp.data.preparation import Reader
+    from sparsedp.data.rules import IdRule
+    from sparsedp.data.schema import Schema
+    from sparsedp.data.vocabulary import Vocabulary
+
+SHOWN = 10
+
+prepare_app = typer.Typer(
+    help="Turn raw files into a folder of ids and numbers, by public rules.", no_args_is_help=True
+)
+
+Files = Annotated[list[Path], typer.Argument(help="Files, in time order.", exists=True, dir_okay=False)]
+Out = Annotated[Path, typer.Option(help="Folder to write; an interrupted one is continued.")]
+VocabularyFile = Annotated[
+    Path | None, typer.Option(help="Ids from this list: CSV, TSV or Parquet with columns feature and value.")
+]
+VocabularyEpsilon = Annotated[
+    float | None, typer.Option(help="Learn the vocabulary by DP partition selection at this epsilon.")
+]
+VocabularyDelta = Annotated[float | None, typer.Option(help="Delta of the partition selection.")]
+LedgerFile = Annotated[
+    Path | None, typer.Option(help="The data's ledger, which the partition selection is entered in.")
+]
+VocabularyIsPublic = Annotated[
+    bool,
+    typer.Option(
+        "--vocabulary-is-public", help="List the values as they are: I declare that they are public."
+    ),
+]
+MinCount = Annotated[int, typer.Option(help="With --vocabulary-is-public: how often a value must occur.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Stop at the first malformed line.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@prepare_app.command()
+@refuse_bad_input
+def criteo(
+    files: Files,
+    out: Out,
+    buckets: Annotated[
+        str | None,
+        typer.Option(
+            help="Rows of the 26 tables: one number or 26 with commas. Default: those of the FEST paper."
+        ),
+    ] = None,
+    vocabulary: VocabularyFile = None,
+    vocabulary_epsilon: VocabularyEpsilon = None,
+    vocabulary_delta: VocabularyDelta = None,
+    ledger: LedgerFile = None,
+    vocabulary_is_public: VocabularyIsPublic = False,
+    min_count: MinCount = 10,
+    strict: Strict = False,
+    as_json: AsJson = False,
+) -> None:
+    """Criteo click logs: Kaggle's train.txt or day_0, day_1, ..., plain, gzip or zstd."""
+    from sparsedp.data.criteo import CATEGORIES, VOCABULARY_SIZES, Criteo
+    from sparsedp.data.rules import HashRule
+
+    choice = _VocabularyChoice(
+        vocabulary, vocabulary_epsilon, vocabulary_delta, ledger, vocabulary_is_public, min_count
+    )
+    if buckets is not None and choice.is_made:
+        raise ValueError("buckets cannot be given together with a vocabulary")
+    sizes = _table_heights(buckets, len(CATEGORIES)) if buckets is not None else VOCABULARY_SIZES
+    hashed = {} if choice.is_made else dict(zip(CATEGORIES, map(HashRule, sizes), strict=True))
+    _prepare(Criteo.of(files), out, hashed, choice, strict, as_json)
+
+
+@prepare_app.command()
+@refuse_bad_input
+def table(
+    files: Files,
+    out: Out,
+    label: Annotated[str, typer.Option(help="A column of 0 and 1, or a comparison: 'delay>15'.")],
+    numeric: Annotated[list[str], typer.Option(help="Numeric columns (repeat, or with commas).")] = [],  # noqa: B006
+    categorical: Annotated[list[str], typer.Option(help="Categorical columns.")] = [],  # noqa: B006
+    multi_hot: Annotated[list[str], typer.Option(help="Columns of several values, such as a|b|c.")] = [],  # noqa: B006
+    multi_hot_separator: Annotated[str, typer.Option(help="What stands between those values.")] = "|",
+    cross: Annotated[list[str], typer.Option(help="A crossed feature, hashed: a,b=BUCKETS.")] = [],  # noqa: B006
+    hashed: Annotated[
+        list[str], typer.Option("--hash", help="Rows of the table of a hashed column: NAME=BUCKETS.")
+    ] = [],  # noqa: B006
+    time: Annotated[
+        str | None, typer.Option(help="Column that orders the rows: a number, date or timestamp.")
+    ] = None,
+    separator: Annotated[str | None, typer.Option(help="Default: tab for .tsv, else comma.")] = None,
+    null: Annotated[list[str], typer.Option(help="A text that stands for a missing value, such as NA.")] = [],  # noqa: B006
+    vocabulary: VocabularyFile = None,
+    vocabulary_epsilon: VocabularyEpsilon = None,
+    vocabulary_delta: VocabularyDelta = None,
+    ledger: LedgerFile = None,
+    vocabulary_is_public: VocabularyIsPublic = False,
+    min_count: MinCount = 10,
+    strict: Strict = False,
+    as_json: AsJson = False,
+) -> None:
+    """Any CSV, TSV (plain, gzip or zstd) or Parquet table with named columns."""
+    from sparsedp.data.label import Label
+    from sparsedp.data.rules import HashRule
+    from sparsedp.data.table import Columns, Table
+
+    crosses = [_name_and_number("cross", text) for text in cross]
+    columns = Columns(
+        label=Label.parse(label),
+        numeric=_names(numeric),
+        categorical=_names(categorical),
+        crosses=tuple(_names([names]) for names, _ in crosses),
+        multi_hot=_names(multi_hot),
+        multi_hot_separator=multi_hot_separator,
+        time=time,
+    )
+    rules = {name: HashRule(rows) for name, rows in (_name_and_number("hash", text) for text in hashed)}
+    unknown = sorted(rules.keys() - {*columns.categorical, *columns.multi_hot})
+    if unknown:
+        raise ValueError(f"hash: {', '.join(unknown)} is neither a categorical nor a multi-hot column")
+    rules |= {"*".join(_names([names])): HashRule(rows) for names, rows in crosses}
+    choice = _VocabularyChoice(
+        vocabulary, vocabulary_epsilon, vocabulary_delta, ledger, vocabulary_is_public, min_count
+    )
+    reader = Table.of(files, columns, separator="\t" if separator == "\\t" else separator, nulls=null)
+    _prepare(reader, out, rules, choice, strict, as_json)
+
+
+@dataclass(frozen=True)
+class _VocabularyChoice:
+    """Where the vocabulary comes from, as given on the command line: at most one source."""
+
+    file: Path | None
+    epsilon: float | None
+    delta: float | None
+    ledger: Path | None
+    is_public: bool
+    min_count: int
+
+    def __post_init__(self) -> None:
+        if sum((self.file is not None, self.epsilon is not None, self.is_public)) > 1:
+            raise ValueError(
+                "vocabulary: give only one of a file, --vocabulary-epsilon and --vocabulary-is-public"
+            )
+        if self.epsilon is not None and (self.delta is None or self.ledger is None):
+            raise ValueError(
+                "vocabulary-epsilon needs --vocabulary-delta and --ledger, where its cost is entered"
+            )
+        if self.epsilon is None and (self.delta is not None or self.ledger is not None):
+            raise ValueError("vocabulary-delta and ledger belong to --vocabulary-epsilon, which is missing")
+
+    @property
+    def is_made(self) -> bool:
+        return self.file is not None or self.epsilon is not None or self.is_public
+
+    def vocabulary(
+        self, reader: Reader, out: Path, features: Sequence[str], progress: Callable[[int], None]
+    ) -> Vocabulary:
+        """Read or learn the vocabulary of some features."""
+        from sparsedp.accounting.ledger import Ledger
+        from sparsedp.data.partition_selection import PartitionSelection, PublicValues
+        from sparsedp.data.vocabulary import Vocabulary, learn_privately, learn_public
+
+        if self.file is not None:
+            return Vocabulary.read(self.file)
+        if self.is_public:
+            selection = PublicValues(self.min_count, len(features))
+            return learn_public(reader, out, features, selection, progress=progress)
+        assert self.epsilon is not None
+        assert self.delta is not None
+        assert self.ledger is not None
+        private = PartitionSelection(self.epsilon, self.delta, len(features))
+        with Ledger.open(self.ledger, run="prepare: vocabulary") as ledger:
+            if ledger.unit != "example":
+                raise ValueError(f"ledger: protects {ledger.unit}, while a vocabulary is learned per example")
+            return learn_privately(reader, out, features, private, ledger=ledger, progress=progress)
+
+
+def _prepare(
+    reader: Reader,
+    out: Path,
+    hashed: Mapping[str, IdRule],
+    choice: _VocabularyChoice,
+    strict: bool,
+    as_json: bool,
+) -> None:
+    """Settle the rule of every feature, prepare, and say what was done."""
+    from sparsedp.data.preparation import prepare
+
+    rules: dict[str, IdRule] = dict(hashed)
+    statement = None
+    left = [name for name in reader.features if name not in rules]
+    total = sum(path.stat().st_size for path in reader.files)
+    if choice.is_made and left:
+        with _progress("vocabulary", total) as advance:
+            found = choice.vocabulary(reader, out, left, advance)
+        rules |= {name: rule for name, rule in found.rules.items() if name not in rules}
+        statement = found.statement
+    missing = [name for name in (*reader.features, *reader.multi_hot) if name not in rules]
+    if missing:
+        raise ValueError(
+            f"no ids for {', '.join(missing)}: give a number of buckets, or a vocabulary that has it"
+        )
+    with _progress("rows", total) as advance:
+        schema = prepare(reader, out, rules, vocabulary_statement=statement, strict=strict, progress=advance)
+    _report(schema, out, as_json)
+
+
+def _report(schema: Schema, out: Path, as_json: bool) -> None:
+    """Print what was prepared, and the malformed lines on standard error."""
+    bad = [
+        {"file": schema.sources[part.start.source].name, "line": line, "reason": reason}
+        for part in schema.parts
+        for line, reason in part.examples
+    ]
+    if schema.malformed:
+        typer.echo(f"{schema.malformed:,} malformed lines left out:", err=True)
+        for each in bad[:SHOWN]:
+            typer.echo(f"  {each['file']}, line {each['line']}: {each['reason']}", err=True)
+        if schema.malformed > SHOWN:
+            typer.echo(f"  ... and {schema.malformed - SHOWN:,} more", err=True)
+    if as_json:
+        summary = {
+            "out": str(out),
+            "rows": schema.rows,
+            "parts": len(schema.parts),
+            "malformed": schema.malformed,
+            "malformed_lines": bad,
+            "table_rows": sum(schema.vocabulary_sizes) + sum(feature.rows for feature in schema.multi_hot),
+            "time": schema.time,
+            "vocabulary_statement": schema.vocabulary_statement,
+        }
+        typer.echo(json.dumps(summary, indent=2))
+        return
+    features = len(schema.categorical) + len(schema.multi_hot)
+    height = sum(schema.vocabulary_sizes) + sum(feature.rows for feature in schema.multi_hot)
+    typer.echo(f"{out}: {schema.rows:,} rows in {len(schema.parts)} parts")
+    typer.echo(f"{features} features with {height:,} table rows, {len(schema.numeric)} numeric columns")
+    if schema.time is not None:
+        typer.echo(f"time: {schema.time} ({schema.time_unit})")
+    if schema.vocabulary_statement is not None:
+        typer.echo(f"vocabulary: {schema.vocabulary_statement}")
+
+
+@contextlib.contextmanager
+def _progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show a bar on standard error, if that is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda done: bar.update(task, completed=done)
+
+
+def _names(texts: Sequence[str]) -> tuple[str, ...]:
+    return tuple(name.strip() for text in texts for name in text.split(",") if name.strip())
+
+
+def _name_and_number(option: str, text: str) -> tuple[str, int]:
+    name, _, number = text.rpartition("=")
+    if not name or not number.strip().isdecimal():
+        raise ValueError(f"{option} must be NAME=BUCKETS, got {text!r}")
+    return name.strip(), int(number)
+
+
+def _table_heights(text: str, features: int) -> tuple[int, ...]:
+    try:
+        sizes = tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise ValueError(f"buckets must be integers, got {text!r}") from error
+    if len(sizes) == 1:
+        return sizes * features
+    if len(sizes) != features:
+        raise ValueError(f"buckets must be one number or {features}, got {len(sizes)}")
+    return sizes

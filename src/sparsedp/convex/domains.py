@@ -1,0 +1,69 @@
+"""Where a minimiser may lie: the whole space, a box, a ball or a simplex, with Euclidean projections."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import singledispatch
+
+import numpy as np
+
+from sparsedp.mechanisms import Ball, Box, Simplex
+from sparsedp.mechanisms.histogram import Floats
+
+__all__ = ["Ball", "Box", "Domain", "Everywhere", "Simplex", "diameter", "euclidean_nearest"]
+
+
+@dataclass(frozen=True)
+class Everywhere:
+    """The whole space."""
+
+    def linf_nearest(self, x: Floats) -> Floats:
+        """The point itself."""
+        return x
+
+
+Domain = Everywhere | Box | Ball | Simplex
+
+
+@singledispatch
+def euclidean_nearest(domain: Domain, x: Floats) -> Floats:
+    """The point of ``domain`` nearest to ``x`` in l2."""
+    raise TypeError(f"domain must be Everywhere, Box, Ball or Simplex, got {type(domain).__name__}")
+
+
+@euclidean_nearest.register
+def _(domain: Everywhere, x: Floats) -> Floats:
+    return x
+
+
+@euclidean_nearest.register
+def _(domain: Box, x: Floats) -> Floats:
+    return np.clip(x, domain.low, domain.high)
+
+
+@euclidean_nearest.register
+def _(domain: Ball, x: Floats) -> Floats:
+    offset = x - domain.center
+    norm = float(np.linalg.norm(offset))
+    return x if norm <= domain.radius else domain.center + offset * (domain.radius / norm)
+
+
+@euclidean_nearest.register
+def _(domain: Simplex, x: Floats) -> Floats:
+    # Subtract the t for which the positive parts sum to the total (Duchi et al. 2008).
+    largest = np.sort(x)[::-1]
+    levels = (np.cumsum(largest) - domain.total) / np.arange(1, x.size + 1)
+    active = int(np.flatnonzero(largest > levels)[-1])
+    return np.maximum(x - levels[active], 0.0)
+
+
+def diameter(domain: Domain, dimension: int) -> float:
+    """The largest distance between two points; infinite where there is none."""
+    if isinstance(domain, Ball):
+        return 2 * domain.radius
+    if isinstance(domain, Simplex):
+        return math.sqrt(2) * domain.total if dimension > 1 else 0.0
+    if isinstance(domain, Box):
+        return float(np.linalg.norm(np.broadcast_to(np.subtract(domain.high, domain.low), dimension)))
+    return math.inf

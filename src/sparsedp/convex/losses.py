@@ -1,0 +1,233 @@
+"""Losses of a linear model: functions of the margins M = X W and the target, with the bounds that proofs use.
+
+A gradient of an example is ``slope (x) x`` (outer product), so bounds on slopes and rows bound gradients.
+One margin per example (targets -1 and 1, or numbers) or one per class (targets 0 .. K - 1).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from scipy.special import expit, logsumexp
+
+from sparsedp.accounting.validation import check_count, check_positive
+from sparsedp.mechanisms.histogram import Floats
+
+
+@dataclass(frozen=True)
+class LossBounds:
+    """What holds at all margins and targets.
+
+    ``slope_l2`` and ``slope_l1`` bound the slopes of one example; all slopes of one target lie in the hull of
+    zero and ``slope_corners`` other points. ``curvature``, ``curvature_trace`` and ``curvature_rank`` bound
+    the largest eigenvalue, the trace and the rank of the second derivative.
+    """
+
+    slope_l2: float
+    slope_l1: float
+    curvature: float
+    curvature_trace: float
+    slope_corners: int = 1
+    curvature_rank: int = 1
+
+
+class MarginLoss(Protocol):
+    """A convex loss of the margins, twice differentiable almost everywhere."""
+
+    @property
+    def outputs(self) -> int:
+        """How many margins an example has."""
+        ...
+
+    @property
+    def bounds(self) -> LossBounds:
+        """Its bounds."""
+        ...
+
+    def value(self, margins: Floats, targets: Floats) -> Floats:
+        """The loss of each example."""
+        ...
+
+    def slopes(self, margins: Floats, targets: Floats) -> Floats:
+        """The first derivatives, of the shape of ``margins``."""
+        ...
+
+    def bend(self, margins: Floats, targets: Floats, change: Floats) -> Floats:
+        """The second derivative times a change of the margins."""
+        ...
+
+
+@dataclass(frozen=True)
+class LogisticLoss:
+    """``ln(1 + e^-m)`` with m = target * margin, continued as a line where its slope would pass ``steepest``.
+
+    At ``steepest = 1`` this is the logistic loss. At 1/2 it is logistic for examples on their right side and
+    a line for those on the wrong one, as if gradients had been clipped, but convex. It halves the
+    sensitivity, and noise is what private regression suffers from.
+    """
+
+    steepest: float = 0.5
+    outputs: int = 1
+
+    def __post_init__(self) -> None:
+        if check_positive("steepest", self.steepest) > 1:
+            raise ValueError(f"steepest must lie in (0, 1], got {self.steepest}")
+
+    @property
+    def bounds(self) -> LossBounds:
+        """The curvature is p (1 - p), at p = 1/2 unless that is cut off."""
+        p = min(self.steepest, 0.5)
+        return LossBounds(self.steepest, self.steepest, p * (1 - p), p * (1 - p))
+
+    @property
+    def _bend_point(self) -> float:
+        """The margin at which the slope is ``steepest``."""
+        return math.log(1 / self.steepest - 1) if self.steepest < 1 else -math.inf
+
+    def value(self, margins: Floats, targets: Floats) -> Floats:
+        """Logistic to the right of the bend, a line to the left."""
+        m = targets * margins[:, 0]
+        curved = np.maximum(m, self._bend_point)
+        return np.asarray(np.logaddexp(0.0, -curved) + self.steepest * (curved - m))
+
+    def slopes(self, margins: Floats, targets: Floats) -> Floats:
+        """-target min(p, steepest), p the probability of the other class."""
+        p = expit(-targets * margins[:, 0])
+        return np.asarray((-targets * np.minimum(p, self.steepest))[:, None])
+
+    def bend(self, margins: Floats, targets: Floats, change: Floats) -> Floats:
+        """p (1 - p) where curved."""
+        m = targets * margins[:, 0]
+        curve = np.where(m > self._bend_point, expit(m) * expit(-m), 0.0)
+        return np.asarray(curve[:, None] * change)
+
+    def probability(self, margins: Floats) -> Floats:
+        """The chance of target 1 for which this margin would be the best: slopes of both targets cancel."""
+        against = np.minimum(expit(-margins), self.steepest)
+        towards = np.minimum(expit(margins), self.steepest)
+        return np.asarray(towards / (against + towards))
+
+
+@dataclass(frozen=True)
+class SmoothedHingeLoss:
+    """``h ln(1 + e^((1 - m)/h))``, m = target * margin: the hinge with its corner rounded over about ``h``."""
+
+    smoothing: float = 0.5
+    outputs: int = 1
+
+    def __post_init__(self) -> None:
+        check_positive("smoothing", self.smoothing)
+
+    @property
+    def bounds(self) -> LossBounds:
+        """The slope of the hinge, and the curvature at its corner."""
+        curvature = 1 / (4 * self.smoothing)
+        return LossBounds(1.0, 1.0, curvature, curvature)
+
+    def value(self, margins: Floats, targets: Floats) -> Floats:
+        """One rounded hinge an example."""
+        return np.asarray(self.smoothing * np.logaddexp(0.0, self._lack(margins, targets)))
+
+    def slopes(self, margins: Floats, targets: Floats) -> Floats:
+        """-target times how far below the corner."""
+        return np.asarray((-targets * expit(self._lack(margins, targets)))[:, None])
+
+    def bend(self, margins: Floats, targets: Floats, change: Floats) -> Floats:
+        """p (1 - p) / h."""
+        lack = self._lack(margins, targets)
+        return np.asarray((expit(lack) * expit(-lack) / self.smoothing)[:, None] * change)
+
+    def _lack(self, margins: Floats, targets: Floats) -> Floats:
+        return np.asarray((1.0 - targets * margins[:, 0]) / self.smoothing)
+
+
+@dataclass(frozen=True)
+class SquaredLoss:
+    """``(margin - target)^2 / 2`` where the two are at most ``reach`` apart."""
+
+    reach: float
+    outputs: int = 1
+
+    @property
+    def bounds(self) -> LossBounds:
+        """The slope is the residual."""
+        return LossBounds(self.reach, self.reach, 1.0, 1.0)
+
+    def value(self, margins: Floats, targets: Floats) -> Floats:
+        """Half the squared residual."""
+        return np.asarray(0.5 * (margins[:, 0] - targets) ** 2)
+
+    def slopes(self, margins: Floats, targets: Floats) -> Floats:
+        """The residual."""
+        return np.asarray((margins[:, 0] - targets)[:, None])
+
+    def bend(self, margins: Floats, targets: Floats, change: Floats) -> Floats:
+        """Constant."""
+        return change
+
+
+@dataclass(frozen=True)
+class SoftmaxLoss:
+    """``h ln(sum over k of e^((M_k + margin [k != target]) / h)) - M_target`` over K classes.
+
+    With ``margin = 0`` and ``h = 1``: multinomial logistic. With ``margin = 1``: the multi-class hinge of
+    Crammer and Singer with its corners rounded. One joint loss: the slopes of an example, a probability
+    vector less a unit vector, have l2 norm sqrt(2) whatever K is, where one-vs-rest has sqrt(K).
+    """
+
+    classes: int
+    margin: float = 0.0
+    smoothing: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_count("classes", self.classes, minimum=2)
+        check_positive("smoothing", self.smoothing)
+
+    @property
+    def outputs(self) -> int:
+        """One margin a class."""
+        return self.classes
+
+    @property
+    def bounds(self) -> LossBounds:
+        """Slopes lie between unit vectors; diag(p) - p p^T has eigenvalues of at most 1/2, trace 1 - |p|^2."""
+        k, h = self.classes, self.smoothing
+        return LossBounds(
+            slope_l2=math.sqrt(2),
+            slope_l1=2.0,
+            curvature=0.5 / h,
+            curvature_trace=(1 - 1 / k) / h,
+            slope_corners=k - 1,
+            curvature_rank=k - 1,
+        )
+
+    def value(self, margins: Floats, targets: Floats) -> Floats:
+        """One loss an example."""
+        own = np.take_along_axis(margins, targets[:, None].astype(np.int64), axis=1)[:, 0]
+        return np.asarray(self.smoothing * logsumexp(self._levels(margins, targets), axis=1) - own)
+
+    def slopes(self, margins: Floats, targets: Floats) -> Floats:
+        """Probabilities less the indicator of the target."""
+        slopes = self._probabilities(margins, targets)
+        slopes[np.arange(targets.size), targets.astype(np.int64)] -= 1.0
+        return slopes
+
+    def bend(self, margins: Floats, targets: Floats, change: Floats) -> Floats:
+        """(diag(p) - p p^T) / h."""
+        p = self._probabilities(margins, targets)
+        return np.asarray(p * (change - (p * change).sum(axis=1, keepdims=True)) / self.smoothing)
+
+    def _levels(self, margins: Floats, targets: Floats) -> Floats:
+        levels = (margins + self.margin) / self.smoothing
+        levels[np.arange(targets.size), targets.astype(np.int64)] -= self.margin / self.smoothing
+        return levels
+
+    def _probabilities(self, margins: Floats, targets: Floats) -> Floats:
+        levels = self._levels(margins, targets)
+        levels -= levels.max(axis=1, keepdims=True)
+        np.exp(levels, out=levels)
+        levels /= levels.sum(axis=1, keepdims=True)
+        return levels

@@ -1,0 +1,86 @@
+"""The rows of streaming FEST: noisy counts of each period, added up, the most frequent kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from scipy.stats import norm as normal
+
+from sparsedp.accounting.events import DpEvent, GaussianDpEvent
+from sparsedp.randomness import Stream, bernoulli_positions
+from sparsedp.rows import RowCounts, RowSpace, TableShape, contains, divide
+from sparsedp.selection.fest import FEST
+
+
+@dataclass
+class StreamingVocabulary:
+    """The ``k`` rows with the largest sums of noisy period counts.
+
+    Guarantee: add-or-remove-one example; an example is in one period only and moves that period's joint
+    histogram by at most C, the square root of the number of tables chosen in; the histogram gets noise
+    ``C / mu`` once: event ``Gaussian(1/mu)`` on that period's examples. Noisy counts below a public
+    threshold are forgotten, their sums over periods and the top k are post-processing, as often as wanted.
+    Rows that nobody has are never visited: those whose noise alone passes the threshold are drawn by
+    geometric gaps, with the law of the noise above the threshold.
+    """
+
+    tables: Sequence[TableShape]
+    k: int
+    mu: float = 0.05
+    always_on_rows: int = 1000
+    _ids: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64), repr=False)  # type: ignore[type-arg]
+    _sums: np.ndarray = field(default_factory=lambda: np.empty(0), repr=False)  # type: ignore[type-arg]
+
+    @property
+    def space(self) -> RowSpace:
+        """Large tables are chosen in."""
+        return divide(self.tables, self.always_on_rows)
+
+    @property
+    def event(self) -> DpEvent:
+        """What observing a period costs the examples of that period."""
+        return GaussianDpEvent(1.0 / self.mu)
+
+    def observe(self, counts: Mapping[str, RowCounts], stream: Stream) -> None:
+        """Add a period's counts, with noise."""
+        space = self.space
+        std = float(np.sqrt(len(space.selectable))) / self.mu
+        ids = np.concatenate([space.number(t.name, counts[t.name].ids) for t in space.selectable])
+        exact = np.concatenate([counts[t.name].counts for t in space.selectable])
+        found = noisy_counts_above(RowCounts(ids, exact), space.selectable_size, std, self._threshold(std), stream)
+        merged, at = np.unique(np.concatenate([self._ids, found.ids]), return_inverse=True)
+        self._sums = np.bincount(at, np.concatenate([self._sums, found.counts]), minlength=merged.size)
+        self._ids = merged
+
+    def _threshold(self, std: float) -> float:
+        """So high that noise alone lets about k rows through."""
+        return std * float(normal.isf(min(self.k / self.space.selectable_size, 0.5)))
+
+    def fest(self, event: DpEvent | None) -> FEST:
+        """The rows as they stand; ``event`` is what the coming period's examples paid for them, if anything."""
+        space = self.space
+        kept = min(self.k, self._ids.size)
+        top = np.sort(self._ids[np.argpartition(-self._sums, kept - 1)[:kept]]) if kept else self._ids
+        rows = dict(zip((table.name for table in space.selectable), space.split(top), strict=True))
+        return FEST(rows, self.always_on_rows, event=event)
+
+
+def noisy_counts_above(
+    counts: RowCounts, size: int, std: float, threshold: float, stream: Stream
+) -> RowCounts:
+    """Counts with Gaussian noise of ``std``, over all ``size`` rows, those of at least ``threshold`` kept.
+
+    Exactly the law of noising every row and keeping what passes: rows with a count draw their noise; others
+    pass with probability ``p0`` each, and then hold noise conditioned to lie above the threshold.
+    """
+    noisy = counts.counts + std * stream.normal(counts.ids.size)
+    passed = noisy >= threshold
+    p0 = float(normal.sf(threshold / std))
+    hits = bernoulli_positions(stream, size, p0)
+    hits = hits[~contains(counts.ids, hits)]
+    above = std * normal.isf(p0 * stream.uniform(hits.size))
+    ids = np.concatenate([counts.ids[passed], hits])
+    order = np.argsort(ids)
+    return RowCounts(ids[order], np.concatenate([noisy[passed], above])[order])

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sparsedp.convex.batch_schedule import BatchSchedule, draw_levels
+from sparsedp.convex.bias_reduced_sgd import BiasReducedSGD
+from sparsedp.convex.torch_adapter import TorchLoss
+from sparsedp.randomness import NoiseSource
+
+
+class Ratings(nn.Module):
+    """A user, a bag of two items, and their match."""
+
+    def __init__(self, users: int, items: int, width: int, *, sparse: bool) -> None:
+        super().__init__()
+        self.user = nn.Embedding(users, width, sparse=sparse)
+        self.item = nn.EmbeddingBag(items, width, mode="sum", sparse=sparse)
+        self.bias = nn.Parameter(torch.zeros(1))
+        self.unused = nn.Parameter(torch.zeros(3))
+
+    def forward(self, users: Tensor, items: Tensor) -> Tensor:
+        return (self.user(users) * self.item(items)).sum(dim=1) + self.bias
+
+
+criterion = nn.BCEWithLogitsLoss(reduction="none")
+
+
+def _data(size: int, users: int, items: int) -> tuple[tuple[Tensor, Tensor], Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    who = torch.randint(users, (size,), generator=generator)
+    what = torch.randint(items, (size, 2), generator=generator)
+    return (who, what), ((who + what.sum(dim=1)) % 2).double()
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_gradients_are_torchs_own(flag: bool) -> None:
+    torch.manual_seed(1)
+    inputs, targets = _data(20, 6, 9)
+    module = Ratings(6, 9, 3, sparse=flag).double()
+    loss = TorchLoss(module, criterion, inputs, targets)
+    x, rows = loss.start(), np.array([0, 7, 7, 19])
+    gradients = loss.gradient_rows(x, rows).toarray()
+    twin = Ratings(6, 9, 3, sparse=False).double()
+    nn.utils.vector_to_parameters(torch.from_numpy(x.copy()), twin.parameters())
+    for at, row in enumerate(rows):
+        twin.zero_grad()
+        criterion(twin(*(each[[row]] for each in inputs)), targets[[row]]).sum().backward()
+        parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in twin.parameters()]
+        expected = torch.cat([part.reshape(-1) for part in parts]).numpy()
+        assert gradients[at] == pytest.approx(expected)
+    values = criterion(twin(*(each[rows] for each in inputs)), targets[rows]).detach().numpy()
+    assert loss.value(x, rows) == pytest.approx(values)
+    assert module.user.sparse is flag
+    assert loss.gradient_rows(x, np.empty(0, dtype=np.int64)).shape == (0, loss.dimension)
+
+
+def test_it_drives_an_embedding_model() -> None:
+    torch.manual_seed(2)
+    inputs, targets = _data(128, 4, 5)
+    module = Ratings(4, 5, 4, sparse=True)
+    loss, source = TorchLoss(module, criterion, inputs, targets.float()), NoiseSource(3)
+    start = loss.start()
+    assert start.dtype == np.float32
+    levels = draw_levels(300, size=128, stream=source.sampling)
+    schedule = BatchSchedule(128, 1e-3, levels, 1.0, 1e-6, "add-or-remove-one")
+    sgd = BiasReducedSGD(l2_bound=3.0, sparsity=13, step_size=0.1)
+    result = sgd.minimise(loss, start, schedule=schedule, source=source)
+    everybody = np.arange(128)
+    before, after = loss.value(start, everybody).mean(), loss.value(result.x, everybody).mean()
+    assert after < 0.9 * before
+    loss.load(result.x)
+    with torch.no_grad():
+        mine = criterion(module(*inputs), targets.float()).mean()
+    assert float(mine) == pytest.approx(after, rel=1e-5)
+    result.x[:] = 0.0
+    assert module.user.weight.abs().sum() > 0.0
+
+
+def test_a_step_allocates_rows_not_tables() -> None:
+    users = 400_000
+    inputs, targets = _data(64, users, 5)
+    loss = TorchLoss(Ratings(users, 5, 8, sparse=False), criterion, inputs, targets.float())
+    x, rows = loss.start(), np.arange(4)
+    loss.gradient_rows(x, rows)
+    tracemalloc.start()
+    with torch.autograd.profiler.profile(profile_memory=True) as profiler:
+        gradients = loss.gradient_rows(x, rows)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    table = users * 8 * 4
+    assert peak < table / 10
+    assert max(event.cpu_memory_usage for event in profiler.function_events) < table / 10
+    assert gradients.nnz <= 4 * (8 + 16 + 1)
+
+
+def test_bad_input() -> None:
+    inputs, targets = _data(8, 4, 5)
+    with pytest.raises(ValueError, match="module must not mix examples, but '1'"):
+        TorchLoss(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), criterion, inputs, targets)
+    with pytest.raises(ValueError, match="inputs must hold one entry per target"):
+        TorchLoss(Ratings(4, 5, 2, sparse=True), criterion, (inputs[0][:3], inputs[1]), targets)
+    with pytest.raises(ValueError, match="at least one parameter"):
+        TorchLoss(nn.Identity(), criterion, inputs, targets)
+    loss = TorchLoss(Ratings(4, 5, 2, sparse=True), nn.BCEWithLogitsLoss(), inputs, targets.float())
+    with pytest.raises(ValueError, match="criterion must give one loss an example"):
+        loss.value(loss.start(), np.arange(3))
+    with pytest.raises(ValueError, match="x must have shape"):
+        loss.value(np.zeros(3), np.arange(3))
+    mixed = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1).double())
+    with pytest.raises(ValueError, match="one precision"):
+        TorchLoss(mixed, criterion, torch.zeros(8, 2), targets)
