@@ -1,6 +1,6 @@
 """DPSGD(lazy=True) against DPSGD() on a 1e7 x 64 table, one flush per 1000 steps included.
 
-    python benchmarks/lazy.py [--json]
+python benchmarks/lazy.py [--json]
 """
 
 from __future__ import annotations

@@ -31,7 +31,12 @@ def measure(rows: int, dim: int, active: int = 1000) -> dict[str, float]:
     before = peak_mb()
     for _ in range(5):
         step()
-    return {"rows": rows, "dim": dim, "table MB": rows * dim * 4 / 2**20, "peak MB above it": peak_mb() - before}
+    return {
+        "rows": rows,
+        "dim": dim,
+        "table MB": rows * dim * 4 / 2**20,
+        "peak MB above it": peak_mb() - before,
+    }
 
 
 def run(huge: bool = False) -> list[dict[str, float]]:

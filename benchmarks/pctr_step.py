@@ -1,6 +1,6 @@
 """The FEST pCTR model, batch 2048: the private step beside the non-private one and Opacus ghost clipping.
 
-    python benchmarks/pctr_step.py [--json]
+python benchmarks/pctr_step.py [--json]
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def test_both_tails_are_tried(sign, stream):
 
 def test_identical_data_is_never_refuted(stream):
     """The event is chosen among a thousand on one half and bounded on the other: no luck is carried over."""
-    for _ in range(200):
+    for _ in range(60):
         result = audit(
             lambda _, stream, runs: stream.normal(runs),
             (0, 0),
@@ -102,7 +102,7 @@ def test_identical_data_is_never_refuted(stream):
 def test_choosing_on_the_same_runs_would_carry_luck_over(stream):
     """Why the halves are apart: the best of many events, judged on its own runs, is too good too often."""
     lucky = held_out = 0
-    for _ in range(300):
+    for _ in range(150):
         result = audit(
             lambda _, stream, runs: stream.normal(runs),
             (0, 0),
@@ -117,7 +117,7 @@ def test_choosing_on_the_same_runs_would_carry_luck_over(stream):
         thresholds = np.concatenate([first, second])
         hits = [200 - np.searchsorted(sample, thresholds) for sample in (first, second)]
         lucky += bool((epsilon_lower_bound(*hits, runs=200, delta=0.0, confidence=0.5) > 0).any())
-    assert held_out / 300 < 0.5 < lucky / 300
+    assert held_out / 150 < 0.5 < lucky / 150
 
 
 def test_repeated_runs_a_mechanism_many_times(stream):

@@ -73,11 +73,17 @@ def test_a_thousand_steps_where_the_filter_has_half() -> None:
         costs.append(epsilon_of(step_events(levels, size=size, noise=8.0), delta))
     assert max(costs) < 1.0
     assert np.median(costs) < 0.7
-    filtered = [filter_schedule(size=size, epsilon=1.0, delta=delta, stream=NoiseSource(i).sampling) for i in range(99)]
+    filtered = [
+        filter_schedule(size=size, epsilon=1.0, delta=delta, stream=NoiseSource(i).sampling)
+        for i in range(99)
+    ]
     assert 700 < np.median([each.steps for each in filtered]) < 1200
     assert filtered[0].noise > 20 * 8.0
     # At the paper's half budget, spent one step late, the number is the paper's.
-    halves = [_printed_steps(size, delta, draw_levels(5000, size=size, stream=NoiseSource(i).sampling)) for i in range(99)]
+    halves = [
+        _printed_steps(size, delta, draw_levels(5000, size=size, stream=NoiseSource(i).sampling))
+        for i in range(99)
+    ]
     assert 400 < np.median(halves) < 560
 
 

@@ -14,6 +14,7 @@ from sparsedp.audit.distinguishing import audit
 from sparsedp.convex import bias_reduced_sgd
 from sparsedp.convex.batch_schedule import BatchSchedule, draw_levels, level_probabilities
 from sparsedp.convex.bias_reduced_sgd import BiasReducedSGD
+from sparsedp.convex.losses import LogisticLoss
 from sparsedp.convex.protocol import LinearModelLoss
 from sparsedp.convex.sparse_projection import SparseVector
 from sparsedp.randomness import NoiseSource, Stream
@@ -63,10 +64,17 @@ def test_noise_and_divisors_are_those_of_the_specification(monkeypatch: pytest.M
     size, level, kappa, bound, s = 64, 3, 5.0, 2.0, 9
     loss = FixedGradients(sparse.csr_array(np.tile([1.0, 0.0] + [0.0] * 8, (size, 1))))
     sgd = BiasReducedSGD(l2_bound=bound, sparsity=s, step_size=0.1)
-    estimate = sgd.gradient(loss, np.zeros(10), level, schedule=_schedule([level], size, kappa), source=NoiseSource(1))
+    estimate = sgd.gradient(
+        loss, np.zeros(10), level, schedule=_schedule([level], size, kappa), source=NoiseSource(1)
+    )
     (both, b, r), (odds, o, _), (evens, e, _), (first, f, _) = seen
     half = 2**level
-    assert (b, o, e, f) == (kappa * bound / (2 * half), kappa * bound / half, kappa * bound / half, kappa * bound)
+    assert (b, o, e, f) == (
+        kappa * bound / (2 * half),
+        kappa * bound / half,
+        kappa * bound / half,
+        kappa * bound,
+    )
     assert r == bound * math.sqrt(s)
     batch, single = loss.asked
     assert both.dense()[0] == pytest.approx(batch.size / (2 * half))
@@ -110,7 +118,11 @@ def test_one_more_example_moves_each_mean_by_at_most_l_over_m(monkeypatch: pytes
         seen = _means(monkeypatch)
         for data in (base, sparse.csr_array(sparse.vstack([base, extra], format="csr"))):
             sgd.gradient(
-                FixedGradients(data), np.zeros(30), level, schedule=_schedule([level], size, 1.0), source=NoiseSource(4)
+                FixedGradients(data),
+                np.zeros(30),
+                level,
+                schedule=_schedule([level], size, 1.0),
+                source=NoiseSource(4),
             )
         moves = [np.linalg.norm(a[0].dense() - b[0].dense()) for a, b in zip(seen[:4], seen[4:], strict=True)]
         half = 2**level
@@ -136,7 +148,12 @@ def test_the_estimate_telescopes_to_the_largest_batch() -> None:
         estimates.append(estimate)
         unweighted.append(estimate * level_probabilities(size)[level])
     target = np.mean(
-        [sgd._mechanism(SparseVector(np.arange(2), rows[:, :2].sum(axis=0) * 1023 / 1024, 3), 8.0, kappa, source.noise).dense() for _ in range(runs)],
+        [
+            sgd._mechanism(
+                SparseVector(np.arange(2), rows[:, :2].sum(axis=0) * 1023 / 1024, 3), 8.0, kappa, source.noise
+            ).dense()
+            for _ in range(runs)
+        ],
         axis=0,
     )
 
@@ -175,7 +192,9 @@ def test_audit_of_one_step() -> None:
     stream = NoiseSource(6).noise
     right = audit(statistics(kappa), (loud, quiet), runs=runs, delta=delta, claimed=claimed, stream=stream)
     assert not right.refuted, right
-    wrong = audit(statistics(kappa / 8), (loud, quiet), runs=runs, delta=delta, claimed=claimed, stream=stream)
+    wrong = audit(
+        statistics(kappa / 8), (loud, quiet), runs=runs, delta=delta, claimed=claimed, stream=stream
+    )
     assert wrong.refuted, wrong
 
 
@@ -186,9 +205,7 @@ def _logistic(size: int, d: int, s: int, seed: int) -> LinearModelLoss:
         (np.full(size * s, 1 / math.sqrt(s)), ids.ravel(), np.arange(0, size * s + 1, s)), shape=(size, d)
     )
     targets = np.sign(features @ rng.standard_normal(d) + 1e-12)
-    return LinearModelLoss(
-        features, targets, lambda m, y: np.logaddexp(0, -y * m), lambda m, y: -y / (1 + np.exp(y * m))
-    )
+    return LinearModelLoss(features, targets, LogisticLoss(1.0))
 
 
 @pytest.mark.parametrize("convex", [True, False])

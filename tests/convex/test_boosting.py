@@ -45,7 +45,9 @@ def _task(values: np.ndarray, size: int, *, convex: bool = True, bound: float = 
     return boosting._Task(method, loss, np.eye(d)[0], size, bound)
 
 
-@pytest.mark.parametrize("extra", [[0.0, 1.0, -1.0], [1e9, -1e9, 5.0], [math.nan, 1.0, 0.0], [0.0, math.inf, -math.inf]])
+@pytest.mark.parametrize(
+    "extra", [[0.0, 1.0, -1.0], [1e9, -1e9, 5.0], [math.nan, 1.0, 0.0], [0.0, math.inf, -math.inf]]
+)
 def test_one_example_moves_a_score_by_at_most_b_over_n(extra: list[float]) -> None:
     rng = np.random.default_rng(0)
     base = rng.uniform(0, 1, (20, 3))
@@ -129,7 +131,10 @@ def test_poisson_numbers() -> None:
     counts = np.bincount([boosting._poisson(4.0, source) for _ in range(3000)], minlength=14)[:14]
     expected = stats.poisson.pmf(np.arange(14), 4.0)
     kept = expected * 3000 > 10
-    assert stats.chisquare(counts[kept], expected[kept] / expected[kept].sum() * counts[kept].sum()).pvalue > 1e-9
+    assert (
+        stats.chisquare(counts[kept], expected[kept] / expected[kept].sum() * counts[kept].sum()).pvalue
+        > 1e-9
+    )
     assert repetition_mean(0.05) == pytest.approx(2 * math.log(20))
     assert math.exp(-repetition_mean(0.05) / 2) == pytest.approx(0.05)
 
@@ -181,7 +186,9 @@ def test_the_better_run_is_chosen_when_there_is_data(
     monkeypatch.setattr(boosting, "schedule_within", lambda *_, **__: None)
     monkeypatch.setattr(boosting, "repetition_rho", lambda **_: 0.01)
     monkeypatch.setattr(
-        boosting._Task, "run", lambda self, schedule, source: np.eye(3)[1 + int(source.sampling.integers(2, 1)[0])]
+        boosting._Task,
+        "run",
+        lambda self, schedule, source: np.eye(3)[1 + int(source.sampling.integers(2, 1)[0])],
     )
     failures = 0
     for seed in range(60):
@@ -206,7 +213,15 @@ def test_no_run_at_all_gives_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     method, loss = _problem()
     monkeypatch.setattr(boosting, "_poisson", lambda mean, source: 0)
     result = boost(
-        method, loss, np.full(4, 0.5), size=64, epsilon=2.0, delta=1e-4, loss_range=1.0, max_steps=4, source=NoiseSource(6)
+        method,
+        loss,
+        np.full(4, 0.5),
+        size=64,
+        epsilon=2.0,
+        delta=1e-4,
+        loss_range=1.0,
+        max_steps=4,
+        source=NoiseSource(6),
     )
     assert result.runs == 0
     assert np.array_equal(result.x, np.full(4, 0.5))

@@ -10,7 +10,9 @@ from scipy import sparse
 from sparsedp.convex.gradient_sums import clipped_rows, combine, row_sum, sum_by_id, without_broken_rows
 from sparsedp.convex.sparse_projection import SparseVector
 
-entries = st.one_of(st.floats(-1e3, 1e3), st.sampled_from([1e300, -1e300, 1e-300, math.inf, -math.inf, math.nan]))
+entries = st.one_of(
+    st.floats(-1e3, 1e3), st.sampled_from([1e300, -1e300, 1e-300, math.inf, -math.inf, math.nan])
+)
 
 
 @settings(max_examples=200, deadline=None)
@@ -21,7 +23,8 @@ def test_every_row_is_short_and_its_own(data: st.DataObject, rows: int, columns:
     indices = data.draw(st.lists(st.integers(0, columns - 1), min_size=total, max_size=total))
     values = data.draw(st.lists(entries, min_size=total, max_size=total))
     matrix = sparse.csr_array(
-        (np.array(values, dtype=float), np.array(indices, dtype=int), np.cumsum([0, *lengths])), shape=(rows, columns)
+        (np.array(values, dtype=float), np.array(indices, dtype=int), np.cumsum([0, *lengths])),
+        shape=(rows, columns),
     )
     clipped = clipped_rows(matrix, bound)
     dense = clipped.toarray()

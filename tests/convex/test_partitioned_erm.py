@@ -10,6 +10,7 @@ from sparsedp.accounting import delta_of
 from sparsedp.audit.distinguishing import audit, exact_epsilon
 from sparsedp.convex import partitioned_erm
 from sparsedp.convex.partitioned_erm import PartitionedERM, iteration_price
+from sparsedp.convex.losses import SmoothedHingeLoss
 from sparsedp.convex.protocol import LinearModelLoss
 from sparsedp.mechanisms import sparse_vector_event
 from sparsedp.randomness import NoiseSource, Stream
@@ -19,7 +20,9 @@ def _composed(each: float, iterations: int, delta: float) -> float:
     return iterations * each * math.expm1(each) + each * math.sqrt(2 * iterations * math.log(2 / delta))
 
 
-@pytest.mark.parametrize(("epsilon", "delta", "parts", "iterations"), [(1.0, 1e-6, 20, 100), (0.1, 1e-5, 100, 10)])
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "parts", "iterations"), [(1.0, 1e-6, 20, 100), (0.1, 1e-5, 100, 10)]
+)
 def test_price_composes_back(epsilon: float, delta: float, parts: int, iterations: int) -> None:
     price = iteration_price(epsilon=epsilon, delta=delta, parts=parts, iterations=iterations)
     assert price.epsilon < 1.0
@@ -92,7 +95,7 @@ def _recorded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[np.ndarray, dict[st
 def _loss(size: int, d: int, seed: int) -> LinearModelLoss:
     rng = np.random.default_rng(seed)
     features = sparse.random_array((size, d), density=0.3, rng=rng, format="csr") * 5.0
-    return LinearModelLoss(features, rng.choice([-1.0, 1.0], size), lambda m, y: -m * y, lambda m, y: -y)
+    return LinearModelLoss(features, rng.choice([-1.0, 1.0], size), SmoothedHingeLoss())
 
 
 def test_noise_keeps_the_price(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +133,7 @@ def test_a_replaced_record_moves_entries_by_at_most_the_sensitivity(monkeypatch:
         for at in range(size):
             features = base.features.toarray()
             features[at] = values
-            other = LinearModelLoss(sparse.csr_array(features), base.targets, base.link_value, base.link_derivative)
+            other = LinearModelLoss(sparse.csr_array(features), base.targets, base.link)
             for loss in (base, other):
                 erm.minimise(
                     loss,
@@ -149,12 +152,15 @@ def test_it_descends_when_the_threshold_is_low() -> None:
     size, d = 20_000, 50
     features = np.zeros((size, d))
     features[:, 0] = 1.0
-    loss = LinearModelLoss(
-        sparse.csr_array(features), np.ones(size), lambda m, y: np.maximum(0, 1 - m), lambda m, y: -1.0 * (m < 1)
-    )
+    loss = LinearModelLoss(sparse.csr_array(features), np.ones(size), SmoothedHingeLoss(0.1))
     erm = PartitionedERM(linf_bound=1.0, positives=1, iterations=60, step_size=0.05, threshold=0.5)
     result = erm.minimise(
-        loss, np.zeros(d), parts=np.arange(size).reshape(4, -1), epsilon=8.0, delta=1e-3, source=NoiseSource(6)
+        loss,
+        np.zeros(d),
+        parts=np.arange(size).reshape(4, -1),
+        epsilon=8.0,
+        delta=1e-3,
+        source=NoiseSource(6),
     )
     assert result.x[0] > 0.3
     assert np.abs(result.x[1:]).max() < 0.5 * result.x[0]
@@ -172,7 +178,13 @@ def test_bad_input() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             erm.minimise(loss, np.zeros(8), parts=parts, **common)  # type: ignore[arg-type]
-    for field, value in (("linf_bound", 0.0), ("positives", 0), ("iterations", 0), ("step_size", math.nan), ("threshold", -1.0)):
+    for field, value in (
+        ("linf_bound", 0.0),
+        ("positives", 0),
+        ("iterations", 0),
+        ("step_size", math.nan),
+        ("threshold", -1.0),
+    ):
         arguments = {"linf_bound": 1.0, "positives": 1, "iterations": 2, "step_size": 0.1, field: value}
         with pytest.raises(ValueError, match=f"{field} must"):
             PartitionedERM(**arguments)  # type: ignore[arg-type]

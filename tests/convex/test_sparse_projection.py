@@ -49,7 +49,10 @@ def test_same_law_as_the_dense_mechanism(std: float, radius: float) -> None:
 def test_a_wrong_scale_is_noticed() -> None:
     wrong = _statistics(_sparse_runs(0.3 * 1.15, 1.0, 3000, seed=1))
     dense = _statistics(_dense_runs(0.3, 1.0, 3000, seed=2))
-    assert min(stats.ks_2samp(a, b, method="asymp").pvalue for a, b in zip(wrong, dense, strict=True)) < FALSE_ALARM
+    assert (
+        min(stats.ks_2samp(a, b, method="asymp").pvalue for a, b in zip(wrong, dense, strict=True))
+        < FALSE_ALARM
+    )
 
 
 def test_noise_of_untouched_coordinates_is_not_forgotten() -> None:

@@ -8,6 +8,7 @@ from scipy import sparse
 
 from sparsedp.convex.batch_schedule import BatchSchedule, draw_levels
 from sparsedp.convex.bias_reduced_sgd import BiasReducedSGD
+from sparsedp.convex.losses import SmoothedHingeLoss
 from sparsedp.convex.protocol import LinearModelLoss
 from sparsedp.convex.step_sizes import convex_step_size, gradient_scale, stationary_step_size
 from sparsedp.randomness import NoiseSource
@@ -19,22 +20,27 @@ def _schedule(size: int, noise: float, steps: int = 50) -> BatchSchedule:
 
 def test_scale_grows_as_lemma_6_4_says() -> None:
     """nu^2 of order L^2 ln(n) kappa sqrt(s ln d): fourth root in s, half power in kappa, in n a logarithm."""
+
     def scale(size: int = 2**40, noise: float = 10.0, s: int = 4, bound: float = 1.0) -> float:
         return gradient_scale(_schedule(size, noise), dimension=10**18, sparsity=s, l2_bound=bound)
 
     assert scale(s=64) == pytest.approx(2 * scale(), rel=0.15)
     assert scale(noise=40.0) == pytest.approx(2 * scale(), rel=0.15)
     assert scale(bound=3.0) == pytest.approx(3 * scale())
-    assert scale(size=2**50) ** 2 - scale(size=2**40) ** 2 == pytest.approx(scale(size=2**40) ** 2 - scale(size=2**30) ** 2)
+    assert scale(size=2**50) ** 2 - scale(size=2**40) ** 2 == pytest.approx(
+        scale(size=2**40) ** 2 - scale(size=2**30) ** 2
+    )
 
 
 def test_scale_is_that_of_real_estimates() -> None:
-    """Within a factor of three of the measured root mean square, the constant that the lemma leaves open."""
+    """An upper bound, and within a factor of five of the measured root mean square."""
     size, d, s, kappa = 64, 4000, 4, 8.0
     rng = np.random.default_rng(0)
     ids = np.sort(np.argsort(rng.uniform(size=(size, 50)), axis=1)[:, :s], axis=1)
-    features = sparse.csr_array((np.full(size * s, 0.5), ids.ravel(), np.arange(0, size * s + 1, s)), shape=(size, d))
-    loss = LinearModelLoss(features, np.ones(size), lambda m, y: m, lambda m, y: y)
+    features = sparse.csr_array(
+        (np.full(size * s, 0.5), ids.ravel(), np.arange(0, size * s + 1, s)), shape=(size, d)
+    )
+    loss = LinearModelLoss(features, -np.ones(size), SmoothedHingeLoss())
     source, schedule = NoiseSource(1), _schedule(size, kappa)
     sgd = BiasReducedSGD(l2_bound=1.0, sparsity=s, step_size=1.0)
     levels = draw_levels(400, size=size, stream=source.sampling)
@@ -43,7 +49,7 @@ def test_scale_is_that_of_real_estimates() -> None:
         for k in levels
     ]
     predicted = gradient_scale(schedule, dimension=d, sparsity=s, l2_bound=1.0)
-    assert predicted / 3 < math.sqrt(np.mean(squares)) < 3 * predicted
+    assert predicted / 5 < math.sqrt(np.mean(squares)) < predicted
 
 
 def test_step_sizes() -> None:

@@ -1,7 +1,7 @@
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
@@ -27,6 +27,7 @@ def reference_hash(value):
     return state
 
 
+@settings(deadline=None)
 @given(st.lists(st.none() | st.text(max_size=40), max_size=30), st.integers(0, 30))
 def test_the_hash_is_the_documented_rule(values, start):
     series = pl.Series(values, dtype=pl.String)

@@ -129,6 +129,7 @@ def test_large_and_ill_scaled_vectors():
         (lambda: Box(np.nan, 0.0), "low"),
         (lambda: Simplex(-1.0), "total"),
         (lambda: project_linf([np.inf], Box(0.0, 1.0)), "x"),
+        (lambda: project_linf([], Simplex()), "x"),
     ],
 )
 def test_bad_input(make, named):

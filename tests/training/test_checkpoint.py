@@ -37,7 +37,11 @@ def start(case: str, seed: int | None = 5) -> tuple[sdp.PrivacyEngine, Private]:
     model = TwoTables()
     generator = torch.Generator().manual_seed(1)
     ids = torch.stack(
-        [torch.randint(0, 300, (400,), generator=generator), torch.randint(0, 7, (400,), generator=generator)], 1
+        [
+            torch.randint(0, 300, (400,), generator=generator),
+            torch.randint(0, 7, (400,), generator=generator),
+        ],
+        1,
     )
     selection, optimizer = CASES[case]
     engine = sdp.PrivacyEngine(seed=seed, secure=seed is None)
@@ -168,7 +172,9 @@ def test_steps_after_the_checkpoint_stay_paid_for(tmp_path: Path) -> None:
         private = engine.make_private(
             module=model,
             optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-            data_loader=DataLoader(TensorDataset(torch.zeros(400, 2).long(), torch.zeros(400)), batch_size=20),
+            data_loader=DataLoader(
+                TensorDataset(torch.zeros(400, 2).long(), torch.zeros(400)), batch_size=20
+            ),
             noise_multiplier=1.0,
             max_grad_norm=1.0,
             selection=sdp.AdaFEST(always_on_rows=10),

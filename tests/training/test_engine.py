@@ -205,7 +205,9 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in BAD.items() for value in values])
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, values in BAD.items() for value in values]
+)
 def test_bad_arguments_are_named(name: str, value: object) -> None:
     model = TwoTables()
     with pytest.raises(ValueError, match=name):

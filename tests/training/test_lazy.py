@@ -24,7 +24,9 @@ class Rows(nn.Module):
         return self.table(ids).sum(dim=1)
 
 
-def train(selection: sdp.selection.Selection, seed: int, schedule: bool = True) -> tuple[Rows, sdp.PrivacyEngine]:
+def train(
+    selection: sdp.selection.Selection, seed: int, schedule: bool = True
+) -> tuple[Rows, sdp.PrivacyEngine]:
     model = Rows()
     data = TensorDataset(torch.arange(20) % 10)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)

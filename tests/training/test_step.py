@@ -40,7 +40,11 @@ def make(
 ) -> tuple[sdp.PrivacyEngine, Private]:
     """Everything sampled, so that the batch is the data."""
     engine = sdp.PrivacyEngine(seed=3, secure=False)
-    settings_: dict = {"noise_multiplier": 0.0, "max_grad_norm": 0.3, "expected_batch_size": len(data)} | options
+    settings_: dict = {
+        "noise_multiplier": 0.0,
+        "max_grad_norm": 0.3,
+        "expected_batch_size": len(data),
+    } | options
     private = engine.make_private(
         module=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
@@ -137,7 +141,9 @@ def test_repeats_padding_bags_and_micro_batches(
     assert_surviving_rows(model, w, t, threshold=1.5, norm=1.2)
 
 
-def assert_surviving_rows(model: MultiHot, words: Tensor, tags: Tensor, threshold: float, norm: float) -> None:
+def assert_surviving_rows(
+    model: MultiHot, words: Tensor, tags: Tensor, threshold: float, norm: float
+) -> None:
     """Contributions are binary per row, joint over both tables, clipped per example."""
     counts = {"words.weight": np.zeros(40), "tags.weight": np.zeros(40)}
     for w, t in zip(words.tolist(), tags.tolist(), strict=True):

@@ -94,9 +94,7 @@ def run_audit(
         return [statistic(*step(canaries)) for _ in range(runs)]
 
     claimed = analytic_gaussian_epsilon(delta, 1 / SIGMA)
-    return audit(
-        mechanism, pair, runs=runs, delta=delta, claimed=claimed, stream=NoiseSource(0).selection
-    )
+    return audit(mechanism, pair, runs=runs, delta=delta, claimed=claimed, stream=NoiseSource(0).selection)
 
 
 def adafest() -> sdp.AdaFEST:
@@ -142,7 +140,9 @@ def test_dividing_by_the_realised_batch_size_is_caught(monkeypatch: pytest.Monke
     assert not run_audit(stepper(adafest()), spread, pair=(1, 2), runs=1000).refuted
 
     def realised(batch, rule, dense, source, *, rows_owe):  # type: ignore[no-untyped-def]
-        return private_gradient(batch, replace(rule, batch=max(batch.size, 1)), dense, source, rows_owe=rows_owe)
+        return private_gradient(
+            batch, replace(rule, batch=max(batch.size, 1)), dense, source, rows_owe=rows_owe
+        )
 
     monkeypatch.setattr(optimizer_module, "private_gradient", realised)
     result = run_audit(stepper(adafest()), spread, pair=(1, 2), runs=1000)

@@ -38,7 +38,9 @@ class BoundedRange:
 
     def cells(self, edges: Array) -> tuple[Array, Array]:
         """See `Pair`."""
-        inside = np.concatenate([[-self.epsilon], np.clip(edges, -self.epsilon, self.epsilon), [self.epsilon]])
+        inside = np.concatenate(
+            [[-self.epsilon], np.clip(edges, -self.epsilon, self.epsilon), [self.epsilon]]
+        )
         low, high = inside[:-1], inside[1:]
         width = np.expm1((high - low) / 2) / -math.expm1(-self.epsilon)
         return np.exp((low - self.epsilon) / 2) * width, np.exp(-(high + self.epsilon) / 2) * width

@@ -47,7 +47,9 @@ def epsilon_of(events: Events, delta: float) -> float:
         cache.store(key, [answer.epsilon, answer.settled])
     if not answer.settled:
         warnings.warn(
-            f"epsilon {answer.epsilon:.4g} is a valid but not a tight upper bound", LooseEpsilonWarning, stacklevel=2
+            f"epsilon {answer.epsilon:.4g} is a valid but not a tight upper bound",
+            LooseEpsilonWarning,
+            stacklevel=2,
         )
     return answer.epsilon
 
@@ -125,7 +127,12 @@ def _sigma(target: float, delta: float, steps: int, make: Callable[[float], DpEv
     if sigma <= 1.01 * _SIGMAS[0]:
         raise ValueError(f"target_delta of {delta:g} is so large here that no noise would be needed")
     sigma, _ = solve_falling(
-        lambda sigma: reached(sigma, 1.0), aim=aim, slack=slack, guess=sigma, limits=_SIGMAS, exponent=exponent
+        lambda sigma: reached(sigma, 1.0),
+        aim=aim,
+        slack=slack,
+        guess=sigma,
+        limits=_SIGMAS,
+        exponent=exponent,
     )
     return sigma
 
@@ -159,7 +166,9 @@ def max_steps(
         limits=(1 / _MOST_STEPS, 1.0),
         exponent=-0.5,
     )
-    steps = last_fitting(lambda steps: reached(steps, 1.0), target, guess=round(1 / inverse), most=_MOST_STEPS)
+    steps = last_fitting(
+        lambda steps: reached(steps, 1.0), target, guess=round(1 / inverse), most=_MOST_STEPS
+    )
     if steps >= _MOST_STEPS - 1:
         raise ValueError(f"step_event costs next to nothing: more than {_MOST_STEPS} fit within the target")
     cache.store(key, steps)

@@ -13,7 +13,7 @@ from sparsedp.accounting.tilted import MAX_POINTS, GridTooLarge, TiltedLoss, con
 
 Pairs: TypeAlias = list[tuple[Pair, int]]
 
-_FINEST, _COARSEST = 2.0**-40, 2.0**10
+_FINEST, _COARSEST = 2.0**-40, 1.0
 _LOG_UNPLACED = math.log(1e-6)  # the part of delta that may go to losses off the grid
 _ROUNDING = 1e-4  # the part of delta that may drown in the rounding of the FFT
 _FFT_NOISE = 4e-16
@@ -29,39 +29,64 @@ class Grids:
 
     def scaled(self, factor: float) -> Grids:
         """All steps multiplied, down to the finest there is."""
-        return Grids(tuple(max(step * factor, _FINEST) for step in self.steps), max(self.common * factor, _FINEST))
+        return Grids(
+            tuple(max(step * factor, _FINEST) for step in self.steps), max(self.common * factor, _FINEST)
+        )
 
 
 @dataclass(frozen=True)
-class Direction:
-    """The product of `pairs`, P first or (when `reverse`) Q first, prepared to resolve one delta at about one epsilon.
+class Outline:
+    """The product of `pairs`, P first or (when `reverse`) Q first, and a sketch of its losses.
 
-    `tilt` is what the FFT needs to see that delta, `log_negligible` the tilted mass (ln) that does not matter there,
-    `log_unplaced` the P-mass that does not, and `decay` the rate at which delta falls off.
+    `tail` is the mass that a copy of a pair may have off its grid.
     """
 
     pairs: Pairs
     reverse: bool
     tail: float
     sketch: Sketch
+
+    @classmethod
+    def of(cls, pairs: Pairs, *, reverse: bool, log_delta: float) -> Outline:
+        """For questions about deltas of about e^log_delta."""
+        count = sum(times for _, times in pairs)
+        tail = max(math.exp(log_delta + _LOG_UNPLACED) / count, 1e-290)
+        return cls(pairs, reverse, tail, Sketch.of(pairs, tail, reverse=reverse))
+
+
+@dataclass(frozen=True)
+class Direction(Outline):
+    """An outline with what it takes to resolve one delta at about one epsilon.
+
+    `tilt` is what the FFT needs to see that delta, `log_negligible` the tilted mass (ln) that does not matter there,
+    `log_unplaced` the P-mass that does not, `saddle` the tilt that would centre the losses there, and `decay` the rate
+    at which delta falls off.
+    """
+
     tilt: float
     log_negligible: float
     log_unplaced: float
+    saddle: float
     decay: float
 
     @classmethod
     def towards(
-        cls, pairs: Pairs, *, reverse: bool, epsilon: float, log_delta: float, saddle: float, decay: float
+        cls, outline: Outline, *, epsilon: float, log_delta: float, saddle: float, decay: float
     ) -> Direction:
         """Prepare for deltas of about e^log_delta at about `epsilon`, where the tilt `saddle` centres the losses."""
-        count = sum(times for _, times in pairs)
-        log_unplaced = log_delta + _LOG_UNPLACED
-        tail = max(math.exp(log_unplaced) / count, 1e-290)
-        sketch = Sketch.of(pairs, tail, reverse=reverse)
+        count = sum(times for _, times in outline.pairs)
         log_noise = math.log(_FFT_NOISE * count / _ROUNDING) - log_delta
-        tilt = sketch.gentle_tilt(saddle, epsilon, log_noise)
-        level = log_unplaced + tilt * epsilon - sketch.log_mgf(tilt)
-        return cls(pairs, reverse, tail, sketch, tilt, min(level, -10.0), log_unplaced, decay)
+        tilt = outline.sketch.gentle_tilt(saddle, epsilon, log_noise)
+        log_unplaced = log_delta + _LOG_UNPLACED
+        level = log_unplaced + tilt * epsilon - outline.sketch.log_mgf(tilt)
+        return cls(
+            **vars(outline),
+            tilt=tilt,
+            log_negligible=min(level, -10.0),
+            log_unplaced=log_unplaced,
+            saddle=saddle,
+            decay=decay,
+        )
 
     def grids(self, tolerance: float) -> Grids:
         """The widest grids that, by the sketch's estimate, move epsilon by `tolerance` at most.
@@ -80,7 +105,7 @@ class Direction:
         low, high = self.pairs[i][0].span(self.tail)
         narrowest = max(_FINEST, 4 * (high - low) / MAX_POINTS)
         step = common if len(self.pairs) > 1 else _COARSEST
-        while step / 2 > narrowest and part.rounding(self.tilt, step) > variance:
+        while step / 2 > narrowest and part.rounding(self.saddle, step) > variance:
             step /= 2
         return step
 

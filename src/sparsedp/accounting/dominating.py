@@ -122,7 +122,9 @@ def _additive_noise(event: dp_event.DpEvent) -> list[Pair]:
     if isinstance(event, ev.DiscreteLaplaceDpEvent):
         sensitivity = check_count("sensitivity", event.sensitivity)
         if sensitivity > _MAX_ATOMS:
-            raise ValueError(f"sensitivity must be at most {_MAX_ATOMS} for discrete Laplace noise, got {sensitivity}")
+            raise ValueError(
+                f"sensitivity must be at most {_MAX_ATOMS} for discrete Laplace noise, got {sensitivity}"
+            )
         return [discrete_laplace(check_positive("noise_parameter", event.noise_parameter), sensitivity)]
     if isinstance(event, ev.RandomizedResponseDpEvent):
         return _randomized_response(event)

@@ -15,7 +15,7 @@ _LARGE = 700.0  # e^700 is still a float
 
 @dataclass(frozen=True, eq=False)
 class GridLoss:
-    """Losses at `step * (first + i)` with P-mass `p[i]`, plus `infinity` (P alone) and `minus_infinity` (Q alone).
+    """Losses at `step * (first + i)` with masses `p[i]` and `q[i]`, plus `infinity` (P alone) and `minus_infinity` (Q).
 
     Guarantee: as made by `discretise` it dominates the pair in both directions. Its delta at the grid points is that of
     the pair, and between them interpolates linearly in e^epsilon, above the pair's convex curve ("connect the dots",
@@ -25,6 +25,7 @@ class GridLoss:
     step: float
     first: int
     p: Array
+    q: Array
     infinity: float
     minus_infinity: float
 
@@ -35,8 +36,8 @@ class GridLoss:
 
     def reversed(self) -> GridLoss:
         """P and Q exchanged."""
-        q = self.p * np.exp(-self.losses)
-        return GridLoss(self.step, 1 - self.first - len(q), q[::-1].copy(), self.minus_infinity, self.infinity)
+        first = 1 - self.first - len(self.p)
+        return GridLoss(self.step, first, self.q[::-1], self.p[::-1], self.minus_infinity, self.infinity)
 
     def tilted(self, tilt: float) -> TiltedLoss:
         """The same losses with their masses multiplied by e^(tilt loss)."""
@@ -58,14 +59,20 @@ def discretise(pair: Pair, step: float, tail: float) -> GridLoss:
     first = math.floor(low / step)
     edges = step * np.arange(first, math.ceil(high / step) + 1, dtype=np.float64)
     p, q = pair.cells(edges)
-    with np.errstate(over="ignore", invalid="ignore"):
-        upper = (p[1:-1] - q[1:-1] * np.exp(np.minimum(edges[:-1], _LARGE))) / -math.expm1(-step)
-    upper = np.clip(upper, 0, p[1:-1])
-    masses = np.zeros(len(edges))
-    masses[1:] += upper
-    masses[:-1] += p[1:-1] - upper
-    kept = min(float(p[-1]), float(q[-1]) * math.exp(min(edges[-1], _LARGE)))
-    masses[-1] += kept
-    masses[0] += p[0]
-    below = max(float(q[0]) - float(p[0]) * math.exp(min(-edges[0], _LARGE)), 0.0)
-    return GridLoss(step, first, masses, float(p[-1]) - kept, below)
+    inner_p, inner_q = p[1:-1], q[1:-1]
+    with np.errstate(over="ignore"):
+        growth = np.exp(np.minimum(edges, _LARGE))
+    upper = np.clip((inner_p - inner_q * growth[:-1]) / -math.expm1(-step), 0, inner_p)
+    upper_q = np.minimum(upper / growth[1:], inner_q)
+    grid_p, grid_q = np.zeros(len(edges)), np.zeros(len(edges))
+    grid_p[1:], grid_q[1:] = upper, upper_q
+    grid_p[:-1] += inner_p - upper
+    grid_q[:-1] += inner_q - upper_q
+    # Beyond the ends: what P has above moves down to the last point as far as Q has its share there, and vice versa.
+    kept_p = min(float(p[-1]), float(q[-1] * growth[-1]))
+    kept_q = min(float(q[0]), float(p[0]) * math.exp(min(-edges[0], _LARGE)))
+    grid_p[-1] += kept_p
+    grid_q[-1] += q[-1]
+    grid_p[0] += p[0]
+    grid_q[0] += kept_q
+    return GridLoss(step, first, grid_p, grid_q, float(p[-1]) - kept_p, float(q[0]) - kept_q)

@@ -46,7 +46,9 @@ def _stitched(
     log_p = np.full(last - first + 1, -np.inf)
     distance = np.full(last - first + 1, np.inf)
     for tilt, mean, std in sketch.ladder(low, high, _REACH):
-        composed = convolve([loss.tilted(tilt).repeated(times, _LOG_NEGLIGIBLE, 0.0) for loss, times in losses])
+        composed = convolve(
+            [loss.tilted(tilt).repeated(times, _LOG_NEGLIGIBLE, 0.0) for loss, times in losses]
+        )
         _lay(composed, mean, std, first, log_p, distance)
     grid = step * np.arange(first, last + 1)
     p, q = np.exp(log_p), np.exp(log_p - grid)

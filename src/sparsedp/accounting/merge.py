@@ -27,9 +27,7 @@ def merge_sigmas(*sigmas: float) -> float:
 
 def merge_groups(groups: Iterable[tuple[float, float]]) -> float:
     """The noise multiplier of parameter groups clipped apart: `(sum (clip_g / std_g)^2)^-1/2` over pairs (clip, std)."""
-    return merge_sigmas(
-        *(check_positive("std", std) / check_positive("clip", clip) for clip, std in groups)
-    )
+    return merge_sigmas(*(check_positive("std", std) / check_positive("clip", clip) for clip, std in groups))
 
 
 def split_sigma(sigma_eff: float, noise_ratio: float) -> tuple[float, float]:

@@ -52,7 +52,9 @@ def normal_cells(z: Array) -> Array:
         width, middle = high - low, 0.5 * (low + high)
         square = middle * middle
         # Narrow cells by the midpoint rule and its correction: subtracting close cdfs would lose the digits.
-        inner = np.exp(-0.5 * square) * width * (1 + (square - 1) * width * width / 24) / math.sqrt(2 * math.pi)
+        inner = (
+            np.exp(-0.5 * square) * width * (1 + (square - 1) * width * width / 24) / math.sqrt(2 * math.pi)
+        )
         wide = ~(width * (1 + np.abs(middle)) < 1e-3)
     if wide.any():
         a, b = low[wide], high[wide]

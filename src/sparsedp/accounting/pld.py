@@ -9,12 +9,11 @@ import math
 from dataclasses import dataclass
 
 from sparsedp.accounting.analytic_gaussian import analytic_gaussian_delta, analytic_gaussian_epsilon
-from sparsedp.accounting.direction import Direction, Pairs
+from sparsedp.accounting.direction import Direction, Outline, Pairs
 from sparsedp.accounting.dominating import NoPrivacy, dominating_pairs, merged
 from sparsedp.accounting.events import Events
 from sparsedp.accounting.pairs import Gaussian
 from sparsedp.accounting.renyi import has_renyi, renyi_epsilon
-from sparsedp.accounting.sketch import Sketch
 from sparsedp.accounting.tilted import GridTooLarge, TiltedLoss
 
 
@@ -60,18 +59,26 @@ def delta_bound(events: Events, epsilon: float) -> float:
         return 0.0
     if len(pairs) == 1 and isinstance(pairs[0][0], Gaussian):
         return analytic_gaussian_delta(epsilon, pairs[0][0].mu)
-    worst = 0.0
-    for reverse in _directions(pairs):
-        saddle, log_delta = Sketch.of(pairs, 1e-40, reverse=reverse).tilt_for_epsilon(epsilon)
-        decay = saddle
-        for precision in (0.02 * epsilon, tolerance(epsilon)):
-            direction = Direction.towards(
-                pairs, reverse=reverse, epsilon=epsilon, log_delta=max(log_delta - 3, -600.0), saddle=saddle, decay=decay
-            )
-            loss, _ = direction.compose_affordably(direction.grids(precision))
-            decay, log_delta = _decay(loss, epsilon), math.log(max(loss.delta_at(epsilon), 1e-290))
-        worst = max(worst, loss.delta_at(epsilon))
-    return worst
+    return max(_delta_one_way(pairs, reverse, epsilon) for reverse in _directions(pairs))
+
+
+def _delta_one_way(pairs: Pairs, reverse: bool, epsilon: float) -> float:
+    """Delta in one direction, first roughly, then on a grid that fits what was found."""
+    log_delta, decay, delta = -90.0, None, 1.0
+    for precision in (0.05 * epsilon, 0.01 * epsilon, tolerance(epsilon)):
+        outline = Outline.of(pairs, reverse=reverse, log_delta=log_delta)
+        saddle, _ = outline.sketch.tilt_for_epsilon(epsilon)
+        direction = Direction.towards(
+            outline,
+            epsilon=epsilon,
+            log_delta=log_delta,
+            saddle=saddle,
+            decay=saddle if decay is None else decay,
+        )
+        loss, _ = direction.compose_affordably(direction.grids(max(precision, tolerance(epsilon))))
+        delta = min(delta, loss.delta_at(epsilon))
+        decay, log_delta = _decay(loss, epsilon), math.log(max(delta, 1e-280))
+    return delta
 
 
 def _directions(pairs: Pairs) -> tuple[bool, ...]:
@@ -80,19 +87,22 @@ def _directions(pairs: Pairs) -> tuple[bool, ...]:
 
 def _epsilon_one_way(pairs: Pairs, reverse: bool, delta: float, slack: float, enough: float) -> Answer:
     """Epsilon in one direction, first roughly, then settled; below `enough`, the other direction's, roughly will do."""
-    sketch = Sketch.of(pairs, 1e-12 * delta, reverse=reverse)
-    saddle, near = sketch.tilt_for_delta(delta)
+    outline = Outline.of(pairs, reverse=reverse, log_delta=math.log(delta))
+    saddle, near = outline.sketch.tilt_for_delta(delta)
     answer, decay = Answer(math.inf), saddle
     for precision in (0.1, 0.01, 0.0):
         wanted = max(slack * tolerance(near), precision * near)
         direction = Direction.towards(
-            pairs, reverse=reverse, epsilon=near, log_delta=math.log(delta), saddle=saddle, decay=decay
+            outline, epsilon=near, log_delta=math.log(delta), saddle=saddle, decay=decay
         )
-        answer, loss = _settle(direction, delta, wanted, enough)
-        near = answer.epsilon
+        found, loss = _settle(direction, delta, wanted, enough)
+        if found.epsilon > answer.epsilon + wanted:  # drowning in rounding: the coarser bound stands
+            return Answer(answer.epsilon, settled=False)
+        near = min(found.epsilon, answer.epsilon)
+        answer = Answer(near, found.settled)
         if near <= enough or not math.isfinite(near) or wanted <= slack * tolerance(near):
             break
-        decay, saddle = _decay(loss, near), sketch.tilt_for_epsilon(near)[0]
+        decay, saddle = _decay(loss, near), outline.sketch.tilt_for_epsilon(near)[0]
     return answer
 
 

@@ -63,7 +63,10 @@ def _pair_below(orders: Array, divergences: Array) -> Atoms:
         convex[[0, -1]] = True
         if convex.all():
             break
-        losses, delta = losses[convex], delta[convex]  # a point above the chord of its neighbours is no corner
+        losses, delta = (
+            losses[convex],
+            delta[convex],
+        )  # a point above the chord of its neighbours is no corner
     up = losses > 0
     losses, p, infinity = losses[up], p[up], float(delta[-1])
     q = p * np.exp(-losses)

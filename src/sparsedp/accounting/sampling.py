@@ -26,7 +26,9 @@ def unsampled_loss(loss: Array, rate: float) -> Array:
     """The inverse of `sampled_loss`, ln(1 + (e^loss - 1)/rate); -inf at and below its least value ln(1 - rate)."""
     with np.errstate(divide="ignore"):
         near = np.log1p(np.maximum(np.expm1(np.minimum(loss, 1.0)) / rate, -1.0))
-    return np.where(loss > 1, loss - math.log(rate) + np.log1p((rate - 1) * np.exp(-np.maximum(loss, 0.0))), near)
+    return np.where(
+        loss > 1, loss - math.log(rate) + np.log1p((rate - 1) * np.exp(-np.maximum(loss, 0.0))), near
+    )
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,10 @@ class GaussianMixture:
         """See `Pair`."""
         x = self._inverse_loss(edges)
         q = normal_cells(x)
-        p = sum(weight * normal_cells(x - shift) for weight, shift in zip(self.probabilities, self.shifts, strict=True))
+        p = sum(
+            weight * normal_cells(x - shift)
+            for weight, shift in zip(self.probabilities, self.shifts, strict=True)
+        )
         return np.asarray(p), q
 
     def _inverse_loss(self, losses: Array) -> Array:
@@ -96,7 +101,9 @@ class GaussianMixture:
                 step = (losses - top[:, 0] - np.log(total)) / slope
             spacing = grid[1] - grid[0]
             x = x + np.clip(np.nan_to_num(step), -spacing, spacing)
-        return np.where(losses <= values[0], -np.inf, np.where(losses >= values[-1], np.inf, np.maximum.accumulate(x)))
+        return np.where(
+            losses <= values[0], -np.inf, np.where(losses >= values[-1], np.inf, np.maximum.accumulate(x))
+        )
 
     def _ends(self, tail: float) -> tuple[float, float]:
         """x below which Q, and above which P, has mass at most `tail`."""
@@ -124,7 +131,9 @@ def gaussian_mixture(std: float, shifts: Sequence[float], probabilities: Sequenc
     if len(shifts) != len(probabilities) or not len(shifts):
         raise ValueError("sampling_probs must have one entry for each of sensitivities, and at least one")
     if min(shifts) < 0 or min(probabilities) < 0 or abs(math.fsum(probabilities) - 1) > 1e-9:
-        raise ValueError("sensitivities must not be negative, and sampling_probs must be probabilities adding to 1")
+        raise ValueError(
+            "sensitivities must not be negative, and sampling_probs must be probabilities adding to 1"
+        )
     merged: dict[float, float] = {}
     for shift, probability in sorted(zip(shifts, probabilities, strict=True)):
         if probability > 0:

@@ -127,7 +127,9 @@ class Sketch:
                 mean, variance = self.moments(tilt)
                 std = math.sqrt(max(variance, 1e-300))
                 yield tilt, mean, std
-                if (direction > 0 and mean + reach * std >= high) or (direction < 0 and mean - reach * std <= low):
+                if (direction > 0 and mean + reach * std >= high) or (
+                    direction < 0 and mean - reach * std <= low
+                ):
                     break
                 tilt += direction * self._stride(tilt, reach)
 

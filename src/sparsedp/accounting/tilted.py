@@ -17,7 +17,7 @@ from scipy import fft
 
 from sparsedp.accounting.pairs import Array
 
-MAX_POINTS = 1 << 22
+MAX_POINTS = 1 << 21
 """No grid is longer than this."""
 
 _BLOCKS = 1000
@@ -96,7 +96,9 @@ class TiltedLoss:
         weights[:-1] += block @ ((1 - up) * np.exp(-self.tilt * within))
         weights[1:] += block @ (up * np.exp(self.tilt * (wide - within)))
         total = float(weights.sum())
-        return TiltedLoss(wide, start, weights / total, self.log_scale + math.log(total), self.tilt, self.infinity)
+        return TiltedLoss(
+            wide, start, weights / total, self.log_scale + math.log(total), self.tilt, self.infinity
+        )
 
     def repeated(
         self, count: int, log_negligible: float, log_unplaced: float, most: int = MAX_POINTS

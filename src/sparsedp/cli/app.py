@@ -9,7 +9,14 @@ import typer
 
 from sparsedp import __version__
 from sparsedp.cli.account import account
+from sparsedp.cli.bench import bench
+from sparsedp.cli.demo import demo
 from sparsedp.cli.plan import plan
+from sparsedp.cli.prepare import prepare_app
+from sparsedp.cli.report import report
+from sparsedp.cli.reproduce import reproduce
+from sparsedp.cli.sweep import sweep
+from sparsedp.cli.train import evaluate, resume, train
 
 app = typer.Typer(
     name="sparsedp",
@@ -35,8 +42,10 @@ def sparsedp(
     """Differentially private training that keeps sparse gradients sparse."""
 
 
-app.command()(plan)
-app.command()(account)
+app.command()(demo)
+app.add_typer(prepare_app, name="prepare")
+for command in (train, resume, evaluate, sweep, plan, account, bench, reproduce, report):
+    app.command()(command)
 
 
 def main() -> None:

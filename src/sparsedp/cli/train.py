@@ -56,7 +56,9 @@ def train(
     from sparsedp.runs import train as train_run
 
     given = {
-        name: value for name, value in locals().items() if name in RunConfig.model_fields and value is not None
+        name: value
+        for name, value in locals().items()
+        if name in RunConfig.model_fields and value is not None
     }
     settings = RunConfig.read(config, **given) if config is not None else RunConfig.parse(given)
     with progress_bar(settings.algorithm, quiet=as_json) as watch:
@@ -79,7 +81,9 @@ def resume(run: Annotated[Path, typer.Argument(help="A run's folder.")], as_json
 @refuse_bad_input
 def evaluate(
     run: Annotated[Path, typer.Argument(help="A finished run's folder.")],
-    data: Annotated[str | None, typer.Option(help="Other data of the same schema; default: held-out rows.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Other data of the same schema; default: held-out rows.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """AUC and log-loss of a trained model."""

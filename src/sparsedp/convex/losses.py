@@ -23,7 +23,8 @@ class LossBounds:
 
     ``slope_l2`` and ``slope_l1`` bound the slopes of one example; all slopes of one target lie in the hull of
     zero and ``slope_corners`` other points. ``curvature``, ``curvature_trace`` and ``curvature_rank`` bound
-    the largest eigenvalue, the trace and the rank of the second derivative.
+    the largest eigenvalue, the trace and the rank of the second derivative. ``everywhere`` is False where the
+    bounds hold only for parameters in a bounded domain.
     """
 
     slope_l2: float
@@ -32,6 +33,7 @@ class LossBounds:
     curvature_trace: float
     slope_corners: int = 1
     curvature_rank: int = 1
+    everywhere: bool = True
 
 
 class MarginLoss(Protocol):
@@ -113,7 +115,7 @@ class LogisticLoss:
 
 @dataclass(frozen=True)
 class SmoothedHingeLoss:
-    """``h ln(1 + e^((1 - m)/h))``, m = target * margin: the hinge with its corner rounded over about ``h``."""
+    """``h ln(1 + e^((1 - m)/h))``, m = target * margin: a hinge with its corner rounded over about h."""
 
     smoothing: float = 0.5
     outputs: int = 1
@@ -154,7 +156,7 @@ class SquaredLoss:
     @property
     def bounds(self) -> LossBounds:
         """The slope is the residual."""
-        return LossBounds(self.reach, self.reach, 1.0, 1.0)
+        return LossBounds(self.reach, self.reach, 1.0, 1.0, slope_corners=2, everywhere=False)
 
     def value(self, margins: Floats, targets: Floats) -> Floats:
         """Half the squared residual."""
@@ -193,7 +195,7 @@ class SoftmaxLoss:
 
     @property
     def bounds(self) -> LossBounds:
-        """Slopes lie between unit vectors; diag(p) - p p^T has eigenvalues of at most 1/2, trace 1 - |p|^2."""
+        """Slopes lie between unit vectors; diag(p) - p p^T has eigenvalues up to 1/2, trace 1 - |p|^2."""
         k, h = self.classes, self.smoothing
         return LossBounds(
             slope_l2=math.sqrt(2),

@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import math
 
-from sparsedp.accounting import PrivacyStatement, analytic_gaussian_sigma
+import numpy as np
+
+from sparsedp.accounting import analytic_gaussian_sigma
 from sparsedp.accounting.statement import REPLACE_ONE
 from sparsedp.accounting.validation import check_epsilon
 from sparsedp.convex.domains import Everywhere
-from sparsedp.convex.neighbours import adjacency_notes, changed_terms, check_pure_or_delta
+from sparsedp.convex.neighbours import changed_terms, check_pure_or_delta
 from sparsedp.convex.noise import GaussianNoise, LaplaceNoise, Noise
-from sparsedp.convex.output_perturbation import PrivateMinimiser
+from sparsedp.convex.private_minimiser import PrivateMinimiser, minimiser_statement
 from sparsedp.convex.regularization import check_lambda
 from sparsedp.convex.risk import LinearRisk
 from sparsedp.convex.solver import Objective, minimise
-from sparsedp.mechanisms.histogram import Floats
 from sparsedp.randomness import NoiseSource
-
-import numpy as np
 
 _CURVATURE_SHARE = 0.1
 """The share of epsilon that pays for the change of the Hessian, where lambda is chosen here."""
@@ -44,42 +43,96 @@ def objective_perturbation(
     """The minimiser of F_S(x) + lam/2 |x|^2 + <b, x> / n with random b.
 
     Guarantee: (epsilon, delta)-DP under ``adjacency`` (replace-one, or add-or-remove-one with public n).
-    Sensitivity: replacing an example changes the sum of gradients at a point by v, |v|_2 <= 2L, |v|_1 <= 2 L_1.
+    Sensitivity: replacing an example moves the sum of gradients at a point by v, |v|_2 <= 2L, |v|_1 <= 2 L_1.
     Event: see the proof; not a Gaussian. Released: the minimiser.
 
     Proof: b -> x is one-to-one with b = -(n F'(x) + n lam x), so the log-ratio of the densities of x on two
     neighbours is that of the noise densities at b and b + v(x), plus that of two determinants.
-    Determinants: one example adds a matrix of rank r and trace T to a Hessian of at least n lam, so theirs is at
-    most c = r ln(1 + T / (r n lam)). Laplace noise of scale |v|_1 / (epsilon - c): pure DP at once. Gaussian
+    Determinants: one example adds a matrix of rank r and trace T to a Hessian of at least n lam, so theirs is
+    at most c = r ln(1 + T / (r n lam)). Laplace noise of scale |v|_1 / (epsilon - c): pure DP at once. Gaussian
     noise: ln phi(b) - ln phi(b + v) is convex in v, and v(x) lies in a polytope that does not depend on b,
     so it is at most its value at one of the V corners other than zero; each is the privacy loss of a Gaussian
     mechanism of sensitivity at most 2L. Summing over corners, delta <= V delta_G(epsilon - c; 2L / std).
     A minimiser within gamma of the exact one is released with a little more noise, a mechanism of sensitivity
     2 gamma composed with the first, for 1% of the budget.
     """
+    if not risk.loss.bounds.everywhere:
+        raise ValueError("risk must have bounded gradients everywhere: use output perturbation on a domain")
     epsilon, delta = check_epsilon(epsilon), check_pure_or_delta(delta, risk.n)
     source = NoiseSource() if source is None else source
     kept = 1 - _SOLVER_SHARE
-    lam = _choose_lambda(risk, kept * epsilon, kept * delta, adjacency) if lam is None else check_lambda(lam)
+    if lam is None:
+        lam = _choose_lambda(risk, kept * epsilon, kept * delta, adjacency)
+    lam = check_lambda(lam)
     noise = objective_noise(risk, lam, kept * epsilon, kept * delta, adjacency)
     hiding, tolerance = _solver_noise(noise, risk, lam, epsilon - kept * epsilon, delta - kept * delta)
     b = noise.add(np.zeros(risk.dimension), source.noise)
     solution = minimise(Objective(risk, lam, b / risk.n), Everywhere(), tolerance=tolerance)
     return PrivateMinimiser(
         x=hiding.add(solution.x, source.noise),
-        statement=PrivacyStatement(
-            epsilon=epsilon,
-            delta=delta,
-            adjacency=adjacency,
-            unit="example",
-            released=f"{risk.dimension} parameters fitted to {risk.n} examples",
-            private=source.is_private,
-            notes=adjacency_notes(adjacency),
-        ),
-        lam=lam,
+        statement=minimiser_statement(risk, epsilon, delta, adjacency, source),
         sensitivity=gradient_change(risk, adjacency, pure=delta == 0.0),
         noise_scale=noise.scale,
-        error_bound=None,
-        beta=math.nan,
-        residual=solution.residual,
+        lam=lam,
     )
+
+
+def gradient_change(risk: LinearRisk, adjacency: str = REPLACE_ONE, *, pure: bool) -> float:
+    """How far one example moves the *sum* of gradients at a point: in l1 for pure DP, else in l2."""
+    regularity = risk.regularity
+    return changed_terms(adjacency) * (regularity.lipschitz_l1 if pure else regularity.lipschitz)
+
+
+def objective_noise(
+    risk: LinearRisk, lam: float, epsilon: float, delta: float, adjacency: str = REPLACE_ONE
+) -> Noise:
+    """The noise b that makes the exact minimiser (epsilon, delta)-DP."""
+    rest = epsilon - _determinant_cost(risk, lam)
+    if rest <= 0:
+        raise ValueError(
+            f"lam must be above {_least_lambda(risk, epsilon):.3g} for epsilon = {epsilon:.3g}, got {lam:.3g}: "
+            "else the change of the Hessian alone costs more"
+        )
+    change = gradient_change(risk, adjacency, pure=delta == 0.0)
+    if delta == 0.0:
+        return LaplaceNoise.calibrated(change, rest)
+    corners = (risk.loss.bounds.slope_corners + 1) ** changed_terms(adjacency) - 1
+    return GaussianNoise.calibrated(change, rest, delta / corners)
+
+
+def _determinant_cost(risk: LinearRisk, lam: float) -> float:
+    """c = r ln(1 + T / (r n lam)): the most that an example changes the log-determinant of the Hessian."""
+    bounds = risk.loss.bounds
+    r = bounds.curvature_rank
+    return r * math.log1p(bounds.curvature_trace * risk.row_l2**2 / (r * risk.n * lam))
+
+
+def _least_lambda(risk: LinearRisk, cost: float) -> float:
+    """The lambda whose determinants cost this much of epsilon."""
+    bounds = risk.loss.bounds
+    r = bounds.curvature_rank
+    return bounds.curvature_trace * risk.row_l2**2 / (r * risk.n * math.expm1(cost / r))
+
+
+def _choose_lambda(risk: LinearRisk, epsilon: float, delta: float, adjacency: str) -> float:
+    """Large enough that determinants cost little, and that noise alone does not decide about a row.
+
+    A direction that the data say nothing of has a parameter of noise / (n lam); the margin of a row of norm
+    ``row_l2`` along such directions then scatters by FREE_MARGIN. All of it is public.
+    """
+    floor = _least_lambda(risk, _CURVATURE_SHARE * epsilon)
+    noise = objective_noise(risk, floor, epsilon, delta, adjacency)
+    spread = noise.scale * (math.sqrt(2) if delta == 0.0 else 1.0)
+    return max(floor, spread * risk.row_l2 / (risk.n * _FREE_MARGIN))
+
+
+def _solver_noise(
+    noise: Noise, risk: LinearRisk, lam: float, epsilon: float, delta: float
+) -> tuple[Noise, float]:
+    """A hundredth of what the noise makes of a parameter, and the tolerance that this hides."""
+    scale = _SOLVER_SHARE * noise.scale / (risk.n * lam)
+    if delta == 0.0:
+        gamma = scale * epsilon / 2  # in l1
+        return LaplaceNoise(scale), lam * gamma / math.sqrt(risk.dimension)
+    gamma = scale / (2 * analytic_gaussian_sigma(epsilon, delta))
+    return GaussianNoise(scale), lam * gamma

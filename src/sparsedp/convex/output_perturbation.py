@@ -3,45 +3,22 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 
-from sparsedp.accounting import PrivacyStatement
 from sparsedp.accounting.statement import REPLACE_ONE
 from sparsedp.accounting.validation import check_delta, check_epsilon, check_positive
 from sparsedp.convex.domains import Domain, Everywhere
 from sparsedp.convex.domains import diameter as diameter_of
-from sparsedp.convex.neighbours import adjacency_notes, changed_terms, check_adjacency, check_pure_or_delta
+from sparsedp.convex.neighbours import changed_terms, check_adjacency, check_pure_or_delta
 from sparsedp.convex.noise import GaussianNoise, LaplaceNoise, Noise
+from sparsedp.convex.private_minimiser import PrivateMinimiser, minimiser_statement
 from sparsedp.convex.regularization import Goal, check_lambda, theorem_lambda
 from sparsedp.convex.risk import EmpiricalRisk
 from sparsedp.convex.solver import Minimiser, Objective, minimise
 from sparsedp.mechanisms import project_linf
-from sparsedp.mechanisms.histogram import Floats
 from sparsedp.randomness import NoiseSource
 
 SLACK = 0.01
 """The share of the sensitivity that pays for the solver's residual."""
-
-
-@dataclass(frozen=True)
-class PrivateMinimiser:
-    """A private minimiser with what can be said of it.
-
-    ``error_bound`` bounds the excess empirical risk but for probability ``beta`` (Theorem 5.1 with its
-    constants); None where no diameter was given. ``noise_scale`` is the standard deviation of the noise, or
-    the scale of its Laplace law; ``sensitivity`` is the l2 (Gaussian) or l1 (Laplace) sensitivity of the exact
-    minimiser.
-    """
-
-    x: Floats
-    statement: PrivacyStatement
-    lam: float
-    sensitivity: float
-    noise_scale: float
-    error_bound: float | None
-    beta: float
-    residual: float = field(repr=False)
-    """The solver's. NOT private: for the curator's eyes, never to be released."""
 
 
 def output_perturbation(
@@ -75,6 +52,7 @@ def output_perturbation(
     domain : Everywhere (the default), Box, Ball or Simplex.
     diameter : D, a public bound on the norm of a good solution.
     goal : ``"empirical"`` or ``"population"`` risk, for the theorem's lambda.
+    beta : the theorem's: how often ``error_bound``, on the excess empirical risk, may fail.
     """
     epsilon, delta = check_epsilon(epsilon), check_pure_or_delta(delta, risk.n)
     check_adjacency(adjacency)
@@ -99,21 +77,11 @@ def output_perturbation(
     noisy = noise.add(solution.x, source.noise)
     return PrivateMinimiser(
         x=project_linf(noisy, domain),
-        statement=PrivacyStatement(
-            epsilon=epsilon,
-            delta=delta,
-            adjacency=adjacency,
-            unit="example",
-            released=f"{risk.dimension} parameters fitted to {risk.n} examples",
-            private=source.is_private,
-            notes=adjacency_notes(adjacency),
-        ),
-        lam=lam,
+        statement=minimiser_statement(risk, epsilon, delta, adjacency, source),
         sensitivity=sensitivity,
         noise_scale=noise.scale,
+        lam=lam,
         error_bound=_error_bound(risk, lam, domain, reach, noise, sensitivity, beta),
-        beta=beta,
-        residual=solution.residual,
     )
 
 
@@ -164,9 +132,15 @@ def _solve(risk: EmpiricalRisk, lam: float, domain: Domain, sensitivity: float, 
 
 
 def _error_bound(
-    risk: EmpiricalRisk, lam: float, domain: Domain, reach: float, noise: Noise, sensitivity: float, beta: float
+    risk: EmpiricalRisk,
+    lam: float,
+    domain: Domain,
+    reach: float,
+    noise: Noise,
+    sensitivity: float,
+    beta: float,
 ) -> float | None:
-    """|F gradient|_1 |x - x*|_inf + lam D^2 / 2: inequalities (4) and (5) of the paper with their constants."""
+    """|F gradient|_1 |x - x*|_inf + lam D^2 / 2: inequalities (4), (5) of the paper with constants."""
     if not math.isfinite(reach):
         return None
     moves = 1 if isinstance(domain, Everywhere) else 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,9 +9,20 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
 
+from sparsedp.accounting.validation import check_count
 from sparsedp.mechanisms.histogram import Floats, Ints
 
-Link = Callable[[Floats, Floats], Floats]
+
+class Link(Protocol):
+    """A loss of margins, one row of them an example; every `MarginLoss` is one, and it need not be convex."""
+
+    def value(self, margins: Floats, targets: Floats) -> Floats:
+        """The loss of each example."""
+        ...
+
+    def slopes(self, margins: Floats, targets: Floats) -> Floats:
+        """The derivatives in the margins, of their shape."""
+        ...
 
 
 class SparseLoss(Protocol):
@@ -39,14 +49,18 @@ class SparseLoss(Protocol):
 
 @dataclass(frozen=True)
 class LinearModelLoss:
-    """`f(x, (a, y)) = value(<a, x>, y)`; the gradient `derivative(<a, x>, y) a` is as sparse as a."""
+    """The loss `link(a W, y)` of a linear model, x = W as one vector: its gradient is as sparse as the features a.
+
+    `outputs` is how many columns W has: 1, or one a class.
+    """
 
     features: sparse.csr_array
     targets: Floats
-    link_value: Link
-    link_derivative: Link
+    link: Link
+    outputs: int = 1
 
     def __post_init__(self) -> None:
+        check_count("outputs", self.outputs)
         object.__setattr__(self, "features", sparse.csr_array(self.features).astype(np.float64))
         targets = np.asarray(self.targets, dtype=np.float64)
         if targets.shape != (self.size,):
@@ -60,19 +74,26 @@ class LinearModelLoss:
 
     @property
     def dimension(self) -> int:
-        """How many features there are."""
-        return int(self.features.shape[1])
+        """Features times outputs."""
+        return int(self.features.shape[1]) * self.outputs
 
     def value(self, x: Floats, rows: Ints) -> Floats:
         """One loss an example."""
-        return np.asarray(self.link_value(self.features[rows] @ x, self.targets[rows]))
+        return np.asarray(self.link.value(self._margins(x, self.features[rows]), self.targets[rows]))
 
     def gradient_rows(self, x: Floats, rows: Ints) -> sparse.csr_array:
-        """The features of the examples, each times its derivative."""
-        chosen = self.features[rows]
-        slopes = np.asarray(self.link_derivative(chosen @ x, self.targets[rows]))
-        scaled = chosen.data * np.repeat(slopes, np.diff(chosen.indptr))
-        return sparse.csr_array((scaled, chosen.indices, chosen.indptr), shape=chosen.shape)
+        """`features (x) slopes`, example by example."""
+        chosen, k = self.features[rows], self.outputs
+        slopes = np.asarray(self.link.slopes(self._margins(x, chosen), self.targets[rows]))
+        values = chosen.data[:, None] * np.repeat(slopes, np.diff(chosen.indptr), axis=0)
+        ids = chosen.indices.astype(np.int64)[:, None] * k + np.arange(k)
+        return sparse.csr_array(
+            (values.ravel(), ids.ravel(), chosen.indptr.astype(np.int64) * k),
+            shape=(rows.size, self.dimension),
+        )
+
+    def _margins(self, x: Floats, features: sparse.csr_array) -> Floats:
+        return np.asarray(features @ x.reshape(-1, self.outputs), dtype=np.float64)
 
 
 def check_start(start: ArrayLike, loss: SparseLoss) -> Floats:

@@ -14,7 +14,7 @@ Goal = Literal["empirical", "population"]
 def check_lambda(lam: float) -> float:
     """A regularisation that makes the minimiser stable: positive."""
     if lam == 0:
-        raise ValueError("lam must be positive, got 0: without regularisation one example moves the minimiser freely")
+        raise ValueError("lam must be positive, got 0: without it one example moves the minimiser freely")
     return check_positive("lam", lam)
 
 
@@ -31,8 +31,8 @@ def theorem_lambda(
 ) -> float:
     """The regularisation of Theorems 5.1 (empirical risk) and 5.6 (population risk).
 
-    The sparsity enters as s = (l1 bound / l2 bound)^2 of a gradient. ``diameter`` is D: a bound on the norm of
-    a good solution, or the diameter of the domain. The theorems leave constants open; they are taken as 1.
+    The sparsity enters as s = (l1 bound / l2 bound)^2 of a gradient. ``diameter`` is D: a bound on the norm
+    of a good solution, or the diameter of the domain. The theorems leave constants open; they are taken as 1.
     """
     if goal not in ("empirical", "population"):
         raise ValueError(f"goal must be 'empirical' or 'population', got {goal!r}")

@@ -1,4 +1,4 @@
-"""The empirical risk F_S of SGO section 5: the mean of n convex losses, with the regularity that is promised."""
+"""The empirical risk F_S of SGO section 5: the mean of n convex losses, and what they promise."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class FunctionRisk:
     """Any convex risk given by functions.
 
     ``value_and_gradient(x)`` returns the *mean* loss and its gradient. The regularity is a promise that the
-    privacy proof rests on: it must hold for any example that might be in the data, not only for those that are.
+    privacy proof rests on: it must hold for any example that might be in the data, not for those alone that are.
     """
 
     value_and_gradient_function: Callable[[Floats], tuple[float, Floats]]
@@ -163,5 +163,3 @@ class LinearRisk:
         """Two products with the rows each."""
         margins = self.margins(x)
         return lambda v: self.pull_back(self.loss.bend(margins, self.targets, self.margins(v)))
-
-

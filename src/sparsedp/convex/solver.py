@@ -13,7 +13,7 @@ import numpy as np
 from scipy.sparse.linalg import LinearOperator, cg
 
 from sparsedp.convex.domains import Domain, Everywhere, euclidean_nearest
-from sparsedp.convex.risk import EmpiricalRisk, Product
+from sparsedp.convex.risk import EmpiricalRisk
 from sparsedp.mechanisms.histogram import Floats
 
 _NEWTON_STEPS = 200
@@ -36,10 +36,16 @@ class Objective:
         """That of all three terms."""
         return self.risk.value_and_gradient(x)[1] + self.lam * x + self.linear
 
-    def hessian_at(self, x: Floats) -> Product | None:
-        """Products with its Hessian, if the risk has them."""
+    def hessian_at(self, x: Floats) -> LinearOperator | None:
+        """Its Hessian, if the risk has one."""
         product = self.risk.hessian_at(x)
-        return None if product is None else lambda v: product(v) + self.lam * v
+        if product is None:
+            return None
+
+        def times(v: Floats) -> Floats:
+            return product(v.ravel()) + self.lam * v.ravel()
+
+        return LinearOperator((x.size, x.size), matvec=times, dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -85,9 +91,9 @@ def _newton(objective: Objective, x: Floats, tolerance: float) -> Minimiser:
     for _ in range(_NEWTON_STEPS):
         if norm <= tolerance:
             break
-        product = objective.hessian_at(x)
-        operator = LinearOperator((x.size, x.size), matvec=product, dtype=np.float64)
-        step, _ = cg(operator, -gradient, rtol=min(0.1, (norm / first) ** 0.5), atol=tolerance / 10)
+        step, _ = cg(
+            objective.hessian_at(x), -gradient, rtol=min(0.1, (norm / first) ** 0.5), atol=tolerance / 10
+        )
         length = 1.0
         while True:
             moved = x + length * step

@@ -6,11 +6,8 @@ blocks.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import io
-import os
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,17 +15,16 @@ from typing import IO
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 import pyarrow.parquet as pq
-import zstandard
 
 from sparsedp.data.schema import Place, Source
 
 BLOCK_BYTES = 32 * 2**20
 BLOCK_ROWS = 2**17
-GZIP_MAGIC = b"\x1f\x8b"
-ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 SAMPLE_BYTES = 2**16
-MAX_LINE_BLOCKS = 8
+MAX_LINE_BYTES = 8 * BLOCK_BYTES
+PACKINGS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 
 
 @dataclass(frozen=True)
@@ -107,7 +103,10 @@ def read_parquet(files: Sequence[Path], start: Place, *, rows: int = BLOCK_ROWS)
 def first_line(path: Path) -> bytes:
     """Return the first line of a text file, with its line break."""
     with path.open("rb") as raw:
-        return _open_unpacked(raw).readline()
+        text, data = _open_unpacked(raw), b""
+        while b"\n" not in data and (more := text.read(SAMPLE_BYTES)):
+            data += more
+    return data[: data.find(b"\n") + 1] or data
 
 
 def _read_file(path: Path, place: Place, header: bool, quote: str | None, size: int) -> Iterator[Block]:
@@ -122,9 +121,9 @@ def _read_file(path: Path, place: Place, header: bool, quote: str | None, size: 
                 fresh = _read(text, size - len(rest) % size)
                 data = rest + fresh
                 cut = _last_line_end(data, quote) if fresh else len(data)
-                if not cut and len(data) > MAX_LINE_BLOCKS * size:
+                if not cut and len(data) > MAX_LINE_BYTES:
                     raise ValueError(
-                        f"{path}: no end of line after line {place.line}: not a text file, or an open quote"
+                        f"{path}: no end of line after line {place.line}: no text, or an open quote"
                     )
                 if cut:
                     whole, rest = data[:cut], data[cut:]
@@ -135,7 +134,9 @@ def _read_file(path: Path, place: Place, header: bool, quote: str | None, size: 
                     rest = data
                 if not fresh:
                     return
-        except (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError) as error:
+        except OSError as error:
+            if error.errno is not None:
+                raise
             raise ValueError(f"{path}: damaged compressed data after line {place.line} ({error})") from error
 
 
@@ -143,10 +144,11 @@ def _open_unpacked(raw: IO[bytes]) -> IO[bytes]:
     """Return the text behind a file, told apart by its first bytes and not by its name."""
     magic = raw.read(4)
     raw.seek(0)
-    if magic.startswith(GZIP_MAGIC):
-        return io.BufferedReader(gzip.GzipFile(fileobj=raw))
-    if magic == ZSTD_MAGIC:
-        return io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True))
+    for start, packing in PACKINGS.items():
+        if magic.startswith(start):
+            # Arrow's reader notices a stream that was cut off, which others pass over in silence.
+            unpacked: IO[bytes] = pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), packing)
+            return unpacked
     return raw
 
 
@@ -166,8 +168,8 @@ def _read(text: IO[bytes], size: int) -> bytes:
 
 
 def _skip(text: IO[bytes], count: int) -> None:
-    if isinstance(text, io.BufferedReader) and isinstance(text.raw, io.FileIO):
-        text.seek(count, os.SEEK_SET)
+    if isinstance(text, io.BufferedReader):
+        text.seek(count)
         return
     while count > 0 and (passed := len(_read(text, min(count, BLOCK_BYTES)))):
         count -= passed

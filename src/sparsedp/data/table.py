@@ -230,7 +230,7 @@ class Table:
 
     @cached_property
     def _time_kind(self) -> pl.DataType:
-        """Of what kind the time column is; texts that are no integers are taken for ISO dates."""
+        """Of what kind the time column is; texts are taken for ISO dates unless most are integers."""
         assert self.columns.time is not None
         values = self._head.with_columns(**self.columns.derived)[self.columns.time]
         if (

@@ -16,7 +16,7 @@ from sparsedp.mechanisms.gaussian import (
 from sparsedp.mechanisms.laplace import laplace, laplace_event, laplace_on_grid, laplace_on_grid_event
 from sparsedp.mechanisms.noisy_max import report_noisy_max, report_noisy_max_event
 from sparsedp.mechanisms.permute_and_flip import permute_and_flip, permute_and_flip_event
-from sparsedp.mechanisms.projections import Ball, Box, Simplex, project_l1_ball, project_linf
+from sparsedp.mechanisms.projections import Ball, Box, Domain, Simplex, project_l1_ball, project_linf
 from sparsedp.mechanisms.sparse_vector import numeric_sparse, sparse_vector, sparse_vector_event
 from sparsedp.mechanisms.thresholded_counts import thresholded_counts, thresholded_counts_event
 from sparsedp.mechanisms.top_k import (
@@ -31,6 +31,7 @@ from sparsedp.mechanisms.top_k import (
 __all__ = [
     "Ball",
     "Box",
+    "Domain",
     "Simplex",
     "batch_clip_sensitivity",
     "exponential",

@@ -94,6 +94,8 @@ class Simplex:
         The box's non-negative part holds vectors of every sum between that of its lower and that of its
         upper corner; t is the least for which it is not empty and those sums embrace the total.
         """
+        if not x.size:
+            raise ValueError("x must not be empty: no vector of length 0 sums to a positive total")
         t = max(
             float(-x.min()),  # the upper corner is not negative
             (self.total - float(x.sum())) / x.size,  # the upper corner sums to at least the total
@@ -132,6 +134,6 @@ def _l2_threshold(magnitudes: Floats, radius: float) -> float:
     steps = np.append(0.0, (largest[1:] - mean[:-1]) * (largest[1:] - mean[1:]))
     scatter = np.cumsum(steps)
     at_join = active * (mean - joins) ** 2 + scatter
-    j = int(np.argmax(at_join >= radius**2))
+    j = min(int(np.searchsorted(at_join, radius**2)), largest.size - 1)
     t = mean[j] - np.sqrt(max(radius**2 - scatter[j], 0.0) / active[j])
     return float(max(t, 0.0))

@@ -16,7 +16,7 @@ from sparsedp.randomness.keystream import Keystream
 
 Floats = NDArray[np.float32]
 
-BLOCK_PAIRS = 1 << 15
+BLOCK_PAIRS = 1 << 16
 """Pairs transformed at once. Part of the sequence's definition: changing it changes what a seed gives."""
 
 _PAIR_BYTES = 8

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 from torch.nn import functional
 
@@ -34,6 +36,8 @@ class Order:
     pair_row: Ints
     """Each pair's place in ``rows``."""
     pair_example: Ints
+    table_bounds: Ints
+    """Where each table begins among ``rows``, and the end."""
 
 
 class Readings:
@@ -49,66 +53,60 @@ class Readings:
         self.batch_size = batch_size
         self._occurrences = [occurrences.get(table.name) for table in space.tables]
         sizes = [0 if each is None else len(each) for each in self._occurrences]
-        self._starts = np.cumsum([0, *sizes], dtype=np.int64)
+        self._starts = list(accumulate(sizes, initial=0))
         self._distinct = all(each is None or each.distinct for each in self._occurrences)
 
-    def _gather(self, per_table: list[NDArray[np.generic]], dtype: type) -> NDArray[np.generic]:
-        joined = np.empty(int(self._starts[-1]), dtype=dtype)
-        for start, values in zip(self._starts, per_table, strict=False):
-            joined[start : start + values.size] = values
+    def _joined(self, values: Callable[[Occurrences], Tensor], dtype: DTypeLike) -> NDArray[Any]:
+        """One value a reading, table after table."""
+        joined = np.empty(self._starts[-1], dtype=dtype)
+        for each, start in zip(self._occurrences, self._starts, strict=False):
+            if each is not None:
+                joined[start : start + len(each)] = values(each).numpy()
         return joined
-
-    @cached_property
-    def examples(self) -> Ints:
-        """Which example each reading belongs to, table after table."""
-        parts = [np.empty(0) if each is None else each.examples.numpy() for each in self._occurrences]
-        return self._gather(parts, np.int64)  # type: ignore[return-value]
 
     @cached_property
     def order(self) -> Order:
         """The one sort of the step."""
-        total = int(self._starts[-1])
-        numbers = np.empty(total, dtype=np.int64)
-        for place, each in enumerate(self._occurrences):
-            if each is not None:
-                start, stop = self._starts[place], self._starts[place + 1]
-                np.add(each.ids.numpy(), self.space.offsets[place], out=numbers[start:stop])
+        total = self._starts[-1]
+        numbers: Ints = self._joined(lambda each: each.ids, np.int64)
+        for place, offset in enumerate(self.space.offsets[1:-1], start=1):
+            numbers[self._starts[place] : self._starts[place + 1]] += offset
         numbers, position = _sort_with_position(numbers, int(self.space.offsets[-1]))
         changes = numbers[1:] != numbers[:-1]
         starts = _starts_where(changes, total)
-        example = self.examples[position]
+        example: Ints = self._joined(lambda each: each.examples, np.int64)[position]
         if self._distinct:
-            pair_starts = np.arange(total + 1)
+            pair_starts, pair_example = np.arange(total + 1), example
         else:
             # Positions ascend with the example inside a table, so a row's pairs lie together.
             pair_starts = _starts_where(changes | (example[1:] != example[:-1]), total)
+            pair_example = example[pair_starts[:-1]]
+        rows = numbers[starts[:-1]]
         return Order(
             position=position,
-            rows=numbers[starts[:-1]],
+            rows=rows,
             row_starts=starts,
             pair_starts=pair_starts,
-            pair_row=np.searchsorted(starts, pair_starts[:-1], side="right") - 1,
-            pair_example=example[pair_starts[:-1]],
+            pair_row=starts.searchsorted(pair_starts[:-1], side="right") - 1,
+            pair_example=pair_example,
+            table_bounds=rows.searchsorted(self.space.offsets),
         )
 
     @cached_property
     def pair_squared_norms(self) -> Floats:
         """The squared norm of each example's gradient in each row it reads."""
         order = self.order
-        per_table = [
-            np.empty(0) if each is None else _squared_norms(each).numpy() for each in self._occurrences
-        ]
-        squares = self._gather(per_table, np.float64)[order.position]
+        squares: Floats = self._joined(_squared_norms, np.float64)[order.position]
         if order.pair_starts.size == order.position.size + 1:
-            return squares  # type: ignore[return-value]
-        pairs = squares[order.pair_starts[:-1]].astype(np.float64)
-        for table, indices, repeated, bounds in self._repeated_pairs():
-            sums = segment_sums(table, indices, bounds, None)
+            return squares
+        pairs = squares[order.pair_starts[:-1]]
+        for table, indices, repeated, starts in self._repeated_pairs():
+            sums = segment_sums(table, indices, starts, None)
             pairs[repeated] = (sums * sums).sum(dim=1).double().numpy()
         return pairs
 
     def _repeated_pairs(self) -> list[tuple[Occurrences, Ints, Ints, Ints]]:
-        """For each table: the readings of pairs read more than once, those pairs, and their bounds."""
+        """For each table: the readings of pairs read more than once, those pairs, and where each begins."""
         order = self.order
         lengths = np.diff(order.pair_starts)
         repeated = np.flatnonzero(lengths > 1)
@@ -118,8 +116,8 @@ class Readings:
             pairs = repeated[cuts[place] : cuts[place + 1]]
             if each is not None and pairs.size:
                 taken = expand_ranges(order.pair_starts[pairs], lengths[pairs])
-                bounds = np.cumsum(np.concatenate([[0], lengths[pairs]]))
-                found.append((each, order.position[taken] - self._starts[place], pairs, bounds))
+                starts = lengths[pairs].cumsum() - lengths[pairs]
+                found.append((each, order.position[taken] - self._starts[place], pairs, starts))
         return found
 
     def contributions(self, norm: float, finite: NDArray[np.bool_], domain: Ints | None = None) -> RowCounts:
@@ -132,20 +130,21 @@ class Readings:
         counted = order.rows < self.space.selectable_size
         if domain is not None:
             counted &= contains(domain, order.rows)
-        pair_counts = counted[order.pair_row] & finite[order.pair_example]
+        pair_counts = counted[order.pair_row]
+        if not finite.all():
+            pair_counts &= finite[order.pair_example]
         examples = order.pair_example[pair_counts]
         lengths = np.bincount(examples, minlength=self.batch_size)
         weights = np.minimum(1.0, norm / np.sqrt(np.maximum(lengths, 1)))
-        totals = np.bincount(
-            order.pair_row[pair_counts], weights=weights[examples], minlength=order.rows.size
-        )
+        totals = _sums(order.pair_row[pair_counts], weights[examples], order.rows.size)
         return RowCounts(order.rows[counted], totals[counted])
 
     def example_squared_norms(self, row_survives: NDArray[np.bool_]) -> Floats:
         """Per example, the squared norm of its gradient over the surviving rows (one flag per touched row)."""
-        survives = row_survives[self.order.pair_row]
-        weights = np.where(survives, self.pair_squared_norms, 0.0)
-        return np.bincount(self.order.pair_example, weights=weights, minlength=self.batch_size)
+        squares = self.pair_squared_norms
+        if not row_survives.all():
+            squares = np.where(row_survives[self.order.pair_row], squares, 0.0)
+        return _sums(self.order.pair_example, squares, self.batch_size)
 
     def masked_squared_norms(self, place: int, rows: Ints, mask: Tensor) -> Floats:
         """Per example, its squared norm over single coordinates of table number ``place``.
@@ -160,16 +159,16 @@ class Readings:
             return np.zeros(self.batch_size)
         lengths = order.pair_starts[pairs + 1] - order.pair_starts[pairs]
         taken = order.position[expand_ranges(order.pair_starts[pairs], lengths)] - self._starts[place]
-        sums = segment_sums(occurrences, taken, np.concatenate([[0], np.cumsum(lengths)]), None)
+        sums = segment_sums(occurrences, taken, lengths.cumsum() - lengths, None)
         own = mask[torch.from_numpy(np.searchsorted(rows, numbers[pairs]))]
         squares = (sums * own).square().sum(dim=1).double().numpy()
-        return np.bincount(order.pair_example[pairs], weights=squares, minlength=self.batch_size)
+        return _sums(order.pair_example[pairs], squares, self.batch_size)
 
     def row_sums(self, place: int, row_survives: NDArray[np.bool_], weights: Tensor) -> tuple[Ints, Tensor]:
         """For table number ``place``: its surviving touched rows and ``sum_i weights[i] * G_i[row]`` of each."""
         occurrences, order = self._occurrences[place], self.order
-        first, last = np.searchsorted(order.rows, self.space.offsets[place : place + 2])
-        kept = first + np.flatnonzero(row_survives[first:last])
+        first, last = int(order.table_bounds[place]), int(order.table_bounds[place + 1])
+        kept = first + row_survives[first:last].nonzero()[0]
         if occurrences is None or not kept.size:
             return np.empty(0, dtype=np.int64), torch.empty(0, self.space.tables[place].dim)
         lengths = order.row_starts[kept + 1] - order.row_starts[kept]
@@ -177,12 +176,12 @@ class Readings:
             taken = order.position[order.row_starts[first] : order.row_starts[last]]
         else:
             taken = order.position[expand_ranges(order.row_starts[kept], lengths)]
-        bounds = np.concatenate([[0], np.cumsum(lengths)])
-        sums = segment_sums(occurrences, taken - self._starts[place], bounds, weights)
+        starts = lengths.cumsum() - lengths
+        sums = segment_sums(occurrences, taken - self._starts[place], starts, weights)
         return order.rows[kept] - self.space.offsets[place], sums
 
 
-def segment_sums(readings: Occurrences, taken: Ints, bounds: Ints, weights: Tensor | None) -> Tensor:
+def segment_sums(readings: Occurrences, taken: Ints, starts: Ints, weights: Tensor | None) -> Tensor:
     """Sums of the taken readings' gradients over consecutive segments, each times its example's weight.
 
     One fused kernel: a weighted embedding bag over the output gradients gathers, scales and adds at once.
@@ -196,7 +195,7 @@ def segment_sums(readings: Occurrences, taken: Ints, bounds: Ints, weights: Tens
     return functional.embedding_bag(
         indices if readings.sources is None else readings.sources[indices],
         grads,
-        torch.from_numpy(bounds[:-1]),
+        torch.from_numpy(starts),
         mode="sum",
         per_sample_weights=factors,
     )
@@ -204,14 +203,19 @@ def segment_sums(readings: Occurrences, taken: Ints, bounds: Ints, weights: Tens
 
 def expand_ranges(starts: Ints, lengths: Ints) -> Ints:
     """The concatenation of ``range(start, start + length)`` over all pairs."""
-    ends = np.cumsum(lengths)
+    ends = lengths.cumsum()
     total = int(ends[-1]) if ends.size else 0
-    return np.arange(total) + np.repeat(starts - (ends - lengths), lengths)
+    ranges: Ints = np.arange(total) + np.repeat(starts - (ends - lengths), lengths)
+    return ranges
+
+
+def _sums(group: Ints, values: Floats, groups: int) -> Floats:
+    sums: Floats = np.bincount(group, weights=values, minlength=groups)
+    return sums
 
 
 def _squared_norms(readings: Occurrences) -> Tensor:
-    grads = readings.output_grads
-    squares = torch.linalg.vector_norm(grads, dim=1, dtype=torch.float32).square_()
+    squares: Tensor = torch.linalg.vector_norm(readings.output_grads, dim=1, dtype=torch.float32).square_()
     if readings.sources is not None:
         squares = squares[readings.sources]
     return squares if readings.scales is None else squares * readings.scales.float().square()
@@ -220,7 +224,11 @@ def _squared_norms(readings: Occurrences) -> Tensor:
 def _starts_where(changes: NDArray[np.bool_], total: int) -> Ints:
     if not total:
         return np.zeros(1, dtype=np.int64)
-    return np.concatenate([[0], np.flatnonzero(changes) + 1, [total]])
+    inner = changes.nonzero()[0]
+    starts = np.empty(inner.size + 2, dtype=np.int64)
+    starts[0], starts[-1] = 0, total
+    np.add(inner, 1, out=starts[1:-1])
+    return starts
 
 
 def _sort_with_position(numbers: Ints, limit: int) -> tuple[Ints, Ints]:

@@ -85,7 +85,9 @@ class RowSpace:
         ]
 
 
-def divide(tables: Sequence[TableShape], always_on_rows: int, chosen: frozenset[str] = frozenset()) -> RowSpace:
+def divide(
+    tables: Sequence[TableShape], always_on_rows: int, chosen: frozenset[str] = frozenset()
+) -> RowSpace:
     """Tables of at most ``always_on_rows`` rows are always on, unless ``chosen`` names them."""
     small = [table for table in tables if table.rows <= always_on_rows and table.name not in chosen]
     large = [table for table in tables if table not in small]

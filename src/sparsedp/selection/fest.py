@@ -152,7 +152,9 @@ class PrivateTopK(Selection):
             if each.ids.size and each.ids[-1] >= table.rows:
                 raise ValueError(f"counts of {table.name!r} has id {each.ids[-1]} of {table.rows} rows")
         chosen = top_k_gaussian(
-            np.concatenate([space.number(t.name, c.ids) for t, c in zip(space.selectable, counts, strict=True)]),
+            np.concatenate(
+                [space.number(t.name, c.ids) for t, c in zip(space.selectable, counts, strict=True)]
+            ),
             np.concatenate([c.counts for c in counts]),
             space.selectable_size,
             k=min(self.k, space.selectable_size),

@@ -47,7 +47,9 @@ class RandomSelection(Selection):
         if self.rows is not None:
             return _RandomRows(space, noise_multiplier, clip, batch, self.batch_clip, count=self.rows)
         assert self.coordinates is not None
-        return _RandomCoordinates(space, noise_multiplier, clip, batch, self.batch_clip, count=self.coordinates)
+        return _RandomCoordinates(
+            space, noise_multiplier, clip, batch, self.batch_clip, count=self.coordinates
+        )
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,9 @@ class StreamingVocabulary:
         std = float(np.sqrt(len(space.selectable))) / self.mu
         ids = np.concatenate([space.number(t.name, counts[t.name].ids) for t in space.selectable])
         exact = np.concatenate([counts[t.name].counts for t in space.selectable])
-        found = noisy_counts_above(RowCounts(ids, exact), space.selectable_size, std, self._threshold(std), stream)
+        found = noisy_counts_above(
+            RowCounts(ids, exact), space.selectable_size, std, self._threshold(std), stream
+        )
         merged, at = np.unique(np.concatenate([self._ids, found.ids]), return_inverse=True)
         self._sums = np.bincount(at, np.concatenate([self._sums, found.counts]), minlength=merged.size)
         self._ids = merged

@@ -49,20 +49,22 @@ class LogicalBatch:
     @cached_property
     def dense_squared_norms(self) -> Floats:
         """Per example, over all dense parameters."""
-        per_pass = [
-            torch.stack([gradient.squared_norms() for gradient in each.dense.values()]).sum(dim=0).double().numpy()
-            if each.dense
-            else np.zeros(each.batch_size)
-            for each in self._passes
-        ]
-        return self.scales**2 * (np.concatenate(per_pass) if per_pass else np.empty(0))
+        squares = np.zeros(self.size)
+        base = 0
+        for each in self._passes:
+            for gradient in each.dense.values():
+                squares[base : base + each.batch_size] += gradient.squared_norms().numpy()
+            base += each.batch_size
+        return self.scales**2 * squares
 
     def _discard_non_finite(self) -> None:
+        self.finite: NDArray[np.bool_] = np.ones(self.size, dtype=np.bool_)
+        # A sum of squares is finite only if all of them are: the common case costs one addition.
+        if np.isfinite(self.dense_squared_norms.sum() + self._readings.pair_squared_norms.sum()):
+            return
         everything = np.ones(self._readings.order.rows.size, dtype=np.bool_)
         squares = self.dense_squared_norms + self._readings.example_squared_norms(everything)
-        self.finite: NDArray[np.bool_] = np.isfinite(squares)
-        if self.finite.all():
-            return
+        self.finite = np.isfinite(squares)
         self.dense_squared_norms[~self.finite] = 0.0
         finite = torch.from_numpy(self.finite)
         kept = {name: readings.of_examples(finite) for name, readings in self._occurrences().items()}
@@ -71,6 +73,11 @@ class LogicalBatch:
     def contributions(self, norm: float, domain: NDArray[np.int64] | None = None) -> RowCounts:
         """The contribution map, clipped per example to ``norm``."""
         return self._readings.contributions(norm, self.finite, domain)
+
+    @property
+    def touched(self) -> int:
+        """How many rows the batch reads."""
+        return int(self._readings.order.rows.size)
 
     def surviving(self, selected: Selected) -> NDArray[np.bool_]:
         """For each touched row: is it selected, or in a table that is always on?"""
@@ -106,10 +113,12 @@ class LogicalBatch:
 
     def accumulate_dense(self, name: str, out: Tensor, weights: Tensor) -> None:
         """``out += sum_i weights[i] * G_i`` for the dense parameter ``name``."""
-        for each, part in zip(self._passes, weights.split(self.sizes), strict=True):
+        base = 0
+        for each in self._passes:
             gradient = each.dense.get(name)
             if gradient is not None:
-                gradient.accumulate(out, part)
+                gradient.accumulate(out, weights[base : base + each.batch_size])
+            base += each.batch_size
 
 
 class ScoredBatch:
@@ -127,11 +136,11 @@ class ScoredBatch:
     def scores(self) -> RowCounts:
         """Row norms of the mean gradient, each example clipped jointly over *all* it touches."""
         batch, rule = self._batch, self._rule
-        everything = batch.surviving(Selected(np.empty(0, dtype=np.int64))) | True
+        everything = np.ones(batch.touched, dtype=np.bool_)
         weights = batch.clip_weights(batch.squared_norms(everything), rule.clip) / rule.batch
-        ids, norms = [], []
+        ids, norms = [np.empty(0, dtype=np.int64)], [np.empty(0)]
         for place, table in enumerate(self.space.selectable):
             rows, sums = batch.row_sums(place, everything, weights)
             ids.append(self.space.number(table.name, rows))
             norms.append(torch.linalg.vector_norm(sums, dim=1).double().numpy())
-        return RowCounts(np.concatenate(ids or [[]]).astype(np.int64), np.concatenate(norms or [[]]))
+        return RowCounts(np.concatenate(ids), np.concatenate(norms))

@@ -71,7 +71,9 @@ def resume(engine: PrivacyEngine, path: Path) -> None:
         )
     noted = state["ledger_position"]
     if noted is not None and (engine.ledger is None or engine.ledger.position < noted):
-        raise ValueError(f"resume: {path} was saved with a ledger that held {noted} bytes; give the same ledger")
+        raise ValueError(
+            f"resume: {path} was saved with a ledger that held {noted} bytes; give the same ledger"
+        )
     run.module.load_state_dict(state["module"])
     run.optimizer.load_state_dict(state["optimizer"])
     run.optimizer.steps_taken = state["steps_taken"]
@@ -94,7 +96,9 @@ def export(engine: PrivacyEngine, path: Path, *, delta: float, allow_not_private
 
     statement = engine.statement(delta)
     if not statement.private and not allow_not_private:
-        raise ValueError(f"export: this run is not private ({'; '.join(statement.notes)}); nothing was written")
+        raise ValueError(
+            f"export: this run is not private ({'; '.join(statement.notes)}); nothing was written"
+        )
     engine.flush()
     save_model(engine.run.module, str(path), metadata={"privacy": str(statement)})
 
@@ -113,5 +117,7 @@ def _with_rows(selection: Selection, rows: dict[str, Any]) -> Selection:
     events = selection.one_off_events()
     within = selection.within if isinstance(selection, AdaFEST) else selection
     always_on = getattr(within, "always_on_rows", 1000)
-    fest = FEST({name: ids.numpy() for name, ids in rows.items()}, always_on, event=events[0] if events else None)
+    fest = FEST(
+        {name: ids.numpy() for name, ids in rows.items()}, always_on, event=events[0] if events else None
+    )
     return replace(selection, within=fest) if isinstance(selection, AdaFEST) else fest

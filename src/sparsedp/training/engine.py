@@ -162,7 +162,9 @@ class PrivacyEngine:
         physical_batch_size: int | None,
     ) -> Private:
         if self._run is not None:
-            raise ValueError("make_private: this engine already has a run; make another engine for another model")
+            raise ValueError(
+                "make_private: this engine already has a run; make another engine for another model"
+            )
         if any(part in _WATCHED for part in module.modules()):
             raise ValueError("make_private: this module is already private; call engine.detach() first")
         optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
@@ -209,7 +211,7 @@ class PrivacyEngine:
         if not run.terms.poisson:
             notes.append("batches are the user's own: accounted without amplification by sampling")
         if self.ledger is not None:
-            notes.append(f"spent by all runs on the ledger {self.ledger.path}")
+            notes.append(f"spent by all runs on the ledger {self.ledger.path.name}")
         return PrivacyStatement(
             epsilon=self.epsilon(delta),
             delta=delta,
@@ -249,9 +251,7 @@ class PrivacyEngine:
         """Continue from a saved file. Steps taken since it was written stay paid for on the ledger."""
         checkpoint.resume(self, Path(path))
 
-    def export(
-        self, path: str | os.PathLike[str], *, delta: float, allow_not_private: bool = False
-    ) -> None:
+    def export(self, path: str | os.PathLike[str], *, delta: float, allow_not_private: bool = False) -> None:
         """Write the weights for release (safetensors, the statement in its metadata): lazy noise paid, no
         stream state. Refused for a run that is not private, unless that is acknowledged."""
         checkpoint.export(self, Path(path), delta=delta, allow_not_private=allow_not_private)

@@ -30,7 +30,9 @@ class LazyNoise:
     def __init__(self, capture: Capture, optimizers: Sequence[Optimizer], source: NoiseSource) -> None:
         self.tables: Mapping[str, Table] = capture.tables
         self._source = source
-        self._groups = {name: _plain_sgd_group(name, table.parameter, optimizers) for name, table in self.tables.items()}
+        self._groups = {
+            name: _plain_sgd_group(name, table.parameter, optimizers) for name, table in self.tables.items()
+        }
         self._done = {name: torch.zeros(table.rows, dtype=torch.int32) for name, table in self.tables.items()}
         self._variance: dict[str, list[float]] = {name: [0.0] for name in self.tables}
         self._grid: dict[str, float | None] = dict.fromkeys(self.tables)
@@ -105,7 +107,8 @@ def _plain_sgd_group(name: str, parameter: nn.Parameter, optimizers: Sequence[Op
         for group in optimizer.param_groups:
             if any(parameter is held for held in group["params"]):
                 plain = type(optimizer) is SGD and not any(
-                    group.get(option) for option in ("momentum", "weight_decay", "dampening", "nesterov", "maximize")
+                    group.get(option)
+                    for option in ("momentum", "weight_decay", "dampening", "nesterov", "maximize")
                 )
                 if not plain:
                     raise ValueError(

@@ -97,7 +97,9 @@ class PrivateOptimizer(Optimizer):
         """The state of the wrapped optimiser (of several: merged)."""
         if len(self.optimizers) == 1:
             return self.optimizers[0].state
-        return {parameter: state for optimizer in self.optimizers for parameter, state in optimizer.state.items()}
+        return {
+            parameter: state for optimizer in self.optimizers for parameter, state in optimizer.state.items()
+        }
 
     @property
     def defaults(self) -> dict[str, Any]:  # type: ignore[override]
@@ -258,7 +260,9 @@ def check_optimizers(
             )
         weight_decay = any(group.get("weight_decay") for group in optimizer.param_groups)
         if weight_decay:
-            raise ValueError(f"optimizer with weight_decay cannot take the sparse gradients of table {name!r}")
+            raise ValueError(
+                f"optimizer with weight_decay cannot take the sparse gradients of table {name!r}"
+            )
     for name in capture.dense:
         if isinstance(owner[capture.dense[name]], torch.optim.SparseAdam):
             raise ValueError(f"optimizer SparseAdam cannot take the dense gradient of parameter {name!r}")

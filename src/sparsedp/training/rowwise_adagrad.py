@@ -39,7 +39,9 @@ class RowWiseAdagrad(Optimizer):
 
     def _update(self, parameter: Tensor, grad: Tensor, lr: float, eps: float) -> None:
         if parameter.dim() != 2:
-            raise ValueError(f"RowWiseAdagrad takes tables (two dimensions), got shape {tuple(parameter.shape)}")
+            raise ValueError(
+                f"RowWiseAdagrad takes tables (two dimensions), got shape {tuple(parameter.shape)}"
+            )
         state = self.state[parameter]
         if not state:
             state["sum"] = torch.zeros(parameter.shape[0], dtype=parameter.dtype)

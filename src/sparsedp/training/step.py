@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -76,14 +77,17 @@ class Layout:
     ) -> None:
         self.space = space
         self.dense = dense
-        self.rows: list[NDArray[np.int64] | None] = [*space.split(selected.rows), *[None] * len(space.always_on)]
+        self.rows: list[NDArray[np.int64] | None] = [
+            *space.split(selected.rows),
+            *[None] * len(space.always_on),
+        ]
         """Per table the selected rows; None: all of them."""
         self.masks = _coordinate_masks(space, selected, self.rows)
         self.noised = list(enumerate(self.rows)) if noised_tables else []
         sizes = [parameter.numel() for parameter in dense.values()]
         sizes += [self._row_count(place) * space.tables[place].dim for place, _ in self.noised]
-        self._bounds = np.cumsum([0, *sizes])
-        self.size = int(self._bounds[-1])
+        self._bounds = list(accumulate(sizes, initial=0))
+        self.size = self._bounds[-1]
 
     def _row_count(self, place: int) -> int:
         rows = self.rows[place]
@@ -113,7 +117,7 @@ class Layout:
             tables=tables,
             rows_per_table={table.name: self._row_count(n) for n, table in enumerate(self.space.tables)},
             gradient_size=sum(self._coordinates(place) for place in range(len(self.rows))),
-            dense_size=int(self._bounds[len(self.dense)]),
+            dense_size=self._bounds[len(self.dense)],
         )
 
     def _coordinates(self, place: int) -> int:
@@ -142,9 +146,7 @@ def _coordinate_masks(
     return masks
 
 
-def _squared_norms(
-    batch: LogicalBatch, survives: NDArray[np.bool_], layout: Layout
-) -> NDArray[np.float64]:
+def _squared_norms(batch: LogicalBatch, survives: NDArray[np.bool_], layout: Layout) -> NDArray[np.float64]:
     if layout.masks:
         return batch.masked_squared_norms(survives, layout.masks)
     return batch.squared_norms(survives)

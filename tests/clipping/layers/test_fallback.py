@@ -85,13 +85,31 @@ def test_outputs_that_feed_each_other(check):
     class Both(nn.Module):
         def __init__(self) -> None:
             super().__init__()
+            self.before = nn.Linear(4, 4)
             self.chain = Chain()
 
         def forward(self, x: Tensor) -> Tensor:
-            found = self.chain(x)
+            found = self.chain(self.before(x))
             return found["first"] + 2 * found["second"] + found["given"]
 
     check(Both(), torch.randn(5, 4))
+
+
+def test_an_output_that_is_a_view_of_something_saved_may_be_changed_in_place(reference, agree):
+    class Squashed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.rand(4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.sigmoid(x * self.scale).view(-1, 2, 2)
+
+    model, x = nn.Sequential(nn.Linear(4, 4), Squashed(), nn.Hardtanh(0, 0.5)), torch.randn(5, 4)
+    expected = reference(model, (x,), 5, lambda out: out.square().sum((1, 2)))
+    model[2].inplace = True
+    capture = Capture(model, loss_reduction="sum")
+    model(x).square().sum().backward()
+    agree(capture.take()[0], capture, expected)
 
 
 def test_a_module_called_several_times(check):

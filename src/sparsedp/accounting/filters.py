@@ -1,0 +1,221 @@
+"""Budget filters: costs chosen step by step, after seeing what came before, and a stop before the budget is passed.
+
+A filter is asked whether a cost fits (`admits`) and told to charge it (`spend`, which raises `BudgetExceeded` instead of
+passing the budget). The composition of a fixed run may be computed in advance; where the costs themselves depend on
+earlier outputs, only these compositions hold.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol, TypeVar
+
+from scipy.optimize import brentq, minimize_scalar
+
+from sparsedp.accounting.analytic_gaussian import analytic_gaussian_sigma
+from sparsedp.accounting.budget import BudgetExceeded
+from sparsedp.accounting.validation import (
+    check_delta,
+    check_epsilon,
+    check_finite,
+    check_non_negative,
+    check_positive,
+)
+
+Cost = TypeVar("Cost", contravariant=True)
+
+
+class Filter(Protocol[Cost]):
+    """Adaptive composition within a budget fixed in advance."""
+
+    def admits(self, cost: Cost) -> bool:
+        """Whether a release of this cost fits besides all those charged."""
+
+    def spend(self, cost: Cost) -> None:
+        """Charge a release, before it is made; raises `BudgetExceeded` and charges nothing if it does not fit."""
+
+
+class _Total:
+    """A sum of non-negative costs, rounded once and not at every addition."""
+
+    def __init__(self) -> None:
+        self._terms: list[float] = []
+
+    def with_one_more(self, cost: float) -> float:
+        return math.fsum([*self._terms, cost])
+
+    def add(self, cost: float) -> None:
+        # fsum is exact: what the rounded total leaves out is carried along as a second term.
+        total = self.with_one_more(cost)
+        self._terms = [total, math.fsum([*self._terms, cost, -total])]
+
+
+class ZCDPFilter:
+    """Costs are rho in zero-concentrated DP; a Gaussian of noise multiplier sigma costs 1 / (2 sigma^2).
+
+    Guarantee: all releases together are `rho`-zCDP, under the adjacency of the costs. Proof: sum rho_t <= rho means
+    sum order * rho_t <= order * rho at every Renyi order at once, and at each there is a filter (Feldman and Zrnic
+    2021, theorem 4.3).
+    """
+
+    def __init__(self, rho: float) -> None:
+        self.rho = check_positive("rho", rho)
+        self._total = _Total()
+
+    @classmethod
+    def for_epsilon(cls, epsilon: float, delta: float) -> ZCDPFilter:
+        """With the largest rho that implies (epsilon, delta)-DP."""
+        epsilon, delta = check_epsilon(epsilon), check_delta(delta)
+        # rho-zCDP implies more than epsilon = rho, and less than rho + 2 sqrt(rho ln(1/delta)).
+        low = 1e-3 * min(epsilon, epsilon**2 / -math.log(delta))
+        root = brentq(lambda rho: zcdp_epsilon(rho, delta) - epsilon, low, epsilon + 1, xtol=1e-13 * low)
+        return cls(float(root) * (1 - 1e-9))
+
+    @property
+    def spent(self) -> float:
+        """What has been charged."""
+        return self._total.with_one_more(0.0)
+
+    def admits(self, cost: float) -> bool:
+        """See `Filter`."""
+        return self._total.with_one_more(check_non_negative("cost", cost)) <= self.rho
+
+    def spend(self, cost: float) -> None:
+        """See `Filter`."""
+        if not self.admits(cost):
+            raise BudgetExceeded(f"a cost of rho {cost:g} does not fit: {self.spent:g} of {self.rho:g} are spent")
+        self._total.add(cost)
+
+
+class GDPFilter:
+    """Costs are mu in Gaussian DP; a Gaussian of noise multiplier sigma costs 1 / sigma.
+
+    Guarantee: all releases together are `mu`-GDP, under the adjacency of the costs. Proof: sum mu_t^2 <= mu^2 is a filter
+    (Smith and Thakurta 2022, theorem 1.1; Koskela, Tobaben and Honkela 2023, theorem 9).
+    """
+
+    def __init__(self, mu: float) -> None:
+        self.mu = check_positive("mu", mu)
+        self._total = _Total()
+
+    @classmethod
+    def for_epsilon(cls, epsilon: float, delta: float) -> GDPFilter:
+        """With the largest mu that implies (epsilon, delta)-DP."""
+        return cls(1 / analytic_gaussian_sigma(epsilon, delta))
+
+    @property
+    def spent(self) -> float:
+        """What has been charged, as one mu."""
+        return math.sqrt(self._total.with_one_more(0.0))
+
+    def admits(self, cost: float) -> bool:
+        """See `Filter`."""
+        return self._total.with_one_more(check_non_negative("cost", cost) ** 2) <= self.mu**2
+
+    def spend(self, cost: float) -> None:
+        """See `Filter`."""
+        if not self.admits(cost):
+            raise BudgetExceeded(f"a cost of mu {cost:g} does not fit: {self.spent:g} of {self.mu:g} are spent")
+        self._total.add(cost**2)
+
+
+class RenyiFilter:
+    """Costs are Renyi divergences at one `order`, fixed in advance.
+
+    Guarantee: all releases together are (`order`, `budget`)-RDP, under the adjacency of the costs. Proof: Feldman and
+    Zrnic 2021, theorem 4.3. The order must be chosen before the run: the best order of the costs that came about would
+    depend on the outputs.
+    """
+
+    def __init__(self, order: float, budget: float) -> None:
+        self.order = check_finite("order", order)
+        if self.order <= 1:
+            raise ValueError(f"order must be above 1, got {order}")
+        self.budget = check_positive("budget", budget)
+        self._total = _Total()
+
+    @classmethod
+    def for_epsilon(cls, epsilon: float, delta: float, order: float) -> RenyiFilter:
+        """With the largest divergence that implies (epsilon, delta)-DP (Canonne, Kamath and Steinke 2020)."""
+        epsilon, delta = check_epsilon(epsilon), check_delta(delta)
+        if check_finite("order", order) <= 1:
+            raise ValueError(f"order must be above 1, got {order}")
+        budget = epsilon - math.log1p(-1 / order) + (math.log(delta) + math.log(order)) / (order - 1)
+        if budget <= 0:
+            raise ValueError(f"order {order:g} is too low for epsilon {epsilon:g} at delta {delta:g}")
+        return cls(order, budget)
+
+    @property
+    def spent(self) -> float:
+        """What has been charged."""
+        return self._total.with_one_more(0.0)
+
+    def admits(self, cost: float) -> bool:
+        """See `Filter`."""
+        return self._total.with_one_more(check_non_negative("cost", cost)) <= self.budget
+
+    def spend(self, cost: float) -> None:
+        """See `Filter`."""
+        if not self.admits(cost):
+            raise BudgetExceeded(
+                f"a divergence of {cost:g} at order {self.order:g} does not fit: "
+                f"{self.spent:g} of {self.budget:g} are spent"
+            )
+        self._total.add(cost)
+
+
+class AdaptiveFilter:
+    """Costs are pairs (epsilon_t, delta_t): fully adaptive composition, as bias-reduced SGD uses it.
+
+    Guarantee: all releases together are (`epsilon`, `delta`)-DP, under the adjacency of the costs, if every release is
+    (epsilon_t, delta_t)-DP given the ones before. With delta = `slack` + rest, the filter stops before
+    sqrt(2 ln(1/slack) sum epsilon_t^2) + sum epsilon_t^2 / 2 > epsilon or sum delta_t > rest. Proof: Whitehouse, Ramdas,
+    Rogers and Wu 2023, theorem 1. The second term stands outside the root: inside it, the budget of epsilon = 1 would
+    let a sum of squares pass that costs more than 1.
+    """
+
+    def __init__(self, epsilon: float, delta: float, slack: float | None = None) -> None:
+        self.epsilon = check_epsilon(epsilon)
+        self.delta = check_delta(delta)
+        self.slack = check_delta(self.delta / 2 if slack is None else slack, "slack")
+        if self.slack > self.delta:
+            raise ValueError(f"slack must be at most delta, got {slack} above {delta}")
+        self._squares = _Total()
+        self._deltas = _Total()
+
+    def _reached(self, squares: float) -> float:
+        return math.sqrt(2 * -math.log(self.slack) * squares) + squares / 2
+
+    @property
+    def spent(self) -> tuple[float, float]:
+        """The (epsilon, delta) that the releases charged so far have together."""
+        return self._reached(self._squares.with_one_more(0.0)), self.slack + self._deltas.with_one_more(0.0)
+
+    def admits(self, cost: tuple[float, float]) -> bool:
+        """See `Filter`."""
+        epsilon, delta = check_non_negative("cost", cost[0]), check_non_negative("cost", cost[1])
+        within = self._reached(self._squares.with_one_more(epsilon**2)) <= self.epsilon
+        return within and self._deltas.with_one_more(delta) <= self.delta - self.slack
+
+    def spend(self, cost: tuple[float, float]) -> None:
+        """See `Filter`."""
+        if not self.admits(cost):
+            raise BudgetExceeded(
+                f"a cost of ({cost[0]:g}, {cost[1]:g}) does not fit: ({self.spent[0]:g}, {self.spent[1]:g}) "
+                f"of ({self.epsilon:g}, {self.delta:g}) are spent"
+            )
+        self._squares.add(cost[0] ** 2)
+        self._deltas.add(cost[1])
+
+
+def zcdp_epsilon(rho: float, delta: float) -> float:
+    """The least epsilon that rho-zCDP implies at `delta`, over all Renyi orders (Canonne, Kamath and Steinke 2020)."""
+    rho, delta = check_positive("rho", rho), check_delta(delta)
+
+    def at(log_excess: float) -> float:
+        excess = math.exp(log_excess)
+        return rho * (1 + excess) + math.log1p(-1 / (1 + excess)) - (math.log(delta) + math.log1p(excess)) / excess
+
+    centre = 0.5 * math.log(-math.log(delta) / rho)
+    best = minimize_scalar(at, bounds=(centre - 4, centre + 4), method="bounded", options={"xatol": 1e-9})
+    return max(float(best.fun), 0.0)

@@ -1,0 +1,33 @@
+"""``sparsedp bench``: the benchmarks, each a ratio of runs interleaved in one process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Annotated
+
+import typer
+
+from sparsedp.cli import scripts
+from sparsedp.cli.errors import refuse_bad_input
+
+
+@refuse_bad_input
+def bench(
+    names: Annotated[list[str] | None, typer.Argument(help="Which; default: all.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    available: Annotated[bool, typer.Option("--list", help="Only list the names.")] = False,
+) -> None:
+    """Run benchmarks; each runs in a process of its own and prints a table (or JSON)."""
+    known = scripts.names("benchmarks")
+    if available:
+        typer.echo(json.dumps(known) if as_json else "\n".join(known))
+        return
+    wanted = names or known
+    for name in wanted:
+        if name not in known:
+            raise ValueError(f"{name!r} is not one of the benchmarks: {', '.join(known)}")
+    for name in wanted:
+        path = scripts.folder("benchmarks") / f"{name.replace('-', '_')}.py"
+        subprocess.run([sys.executable, str(path), *(["--json"] if as_json else [])], check=True)

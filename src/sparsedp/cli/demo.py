@@ -1,0 +1,64 @@
+"""``sparsedp demo``: the main job on generated click data, in a few minutes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sparsedp.cli.errors import refuse_bad_input
+from sparsedp.cli.train import progress_bar
+
+ALGORITHMS = ("non-private", "dp-sgd", "adafest")
+SETTINGS: dict[str, Any] = {"batch_size": 2048, "evaluate_every": 40, "holdout": 0.1}
+
+
+@refuse_bad_input
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the runs and report.html.")] = Path("demo"),
+    rows: Annotated[int, typer.Option(help="Generated clicks.")] = 400_000,
+    epsilon: Annotated[float, typer.Option(help="Budget of both private runs.")] = 3.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
+) -> None:
+    """Train on generated clicks without privacy, with DP-SGD and with DP-AdaFEST at the same epsilon."""
+    from sparsedp.report import write_report
+    from sparsedp.runs import RunConfig, train
+
+    results = {}
+    for algorithm in ALGORITHMS:
+        budget = {} if algorithm == "non-private" else {"epsilon": epsilon}
+        config = RunConfig.parse({"data": f"generated:{rows}", "algorithm": algorithm, **SETTINGS, **budget})
+        folder = out / algorithm
+        if folder.exists():
+            shutil.rmtree(folder)
+        with progress_bar(algorithm, quiet=as_json) as watch:
+            results[algorithm] = train(config, folder, watch)
+    report = write_report([out / algorithm for algorithm in ALGORITHMS], out / "report.html")
+    if as_json:
+        typer.echo(json.dumps({name: vars(result) for name, result in results.items()}))
+        return
+    _show(results)
+    typer.echo(f"report: {report}")
+
+
+def _show(results: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from sparsedp.accounting import PrivacyStatement
+
+    table = Table(title="generated clicks, held-out rows")
+    for column in ("algorithm", "AUC", "log-loss", "gradient size", "smaller", "examples/s"):
+        table.add_column(column, justify="left" if column == "algorithm" else "right")
+    for name, result in results.items():
+        size = "" if result.gradient_size is None else f"{result.gradient_size:,.0f}"
+        smaller = "" if result.reduction is None else f"{result.reduction:,.0f}x"
+        speed = f"{result.examples_per_second:,.0f}"
+        table.add_row(name, f"{result.auc:.4f}", f"{result.log_loss:.4f}", size, smaller, speed)
+    Console().print(table)
+    for name, result in results.items():
+        if result.statement is not None:
+            typer.echo(f"{name}: {PrivacyStatement(**result.statement)}")

@@ -1,0 +1,57 @@
+"""``sparsedp sweep``: many runs over a grid of settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sparsedp.cli.errors import refuse_bad_input
+
+
+@refuse_bad_input
+def sweep(
+    plan: Annotated[Path, typer.Argument(help="YAML file with 'base' settings and a 'grid' of lists.")],
+    out: Annotated[Path, typer.Option(help="Folder for the runs and results.parquet.")],
+    jobs: Annotated[int, typer.Option(help="Runs at the same time, each in a process of its own.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
+) -> None:
+    """Run a grid of settings; finished runs are kept, interrupted ones go on."""
+    from rich.console import Console
+    from rich.progress import Progress, TextColumn
+
+    from sparsedp.runs.sweep import Sweep
+    from sparsedp.runs.sweep import sweep as run_sweep
+
+    asked = Sweep.read(plan)
+    with Progress(
+        *Progress.get_default_columns(),
+        TextColumn("{task.completed} of {task.total} runs"),
+        console=Console(stderr=True),
+        disable=as_json,
+    ) as bar:
+        task = bar.add_task("sweep", total=None)
+        results = run_sweep(
+            asked, out, jobs, lambda done, total: bar.update(task, completed=done, total=total)
+        )
+    if as_json:
+        typer.echo(results.write_json())
+        return
+    varied = [name for grid in asked.grids for name in grid]
+    shown = [*dict.fromkeys(varied), "auc", "log_loss", "reduction", "spent_epsilon"]
+    Console(width=160).print(_table(results.select(shown).sort("auc", descending=True)))
+    typer.echo(f"results: {out / 'results.parquet'}")
+
+
+def _table(frame: object) -> object:
+    import polars as pl
+    from rich.table import Table
+
+    assert isinstance(frame, pl.DataFrame)
+    table = Table()
+    for name in frame.columns:
+        table.add_column(name, justify="right")
+    for row in frame.iter_rows():
+        table.add_row(*["" if v is None else f"{v:.4g}" if isinstance(v, float) else str(v) for v in row])
+    return table

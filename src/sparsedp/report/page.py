@@ -1,0 +1,98 @@
+"""One self-contained HTML page: works offline, on a phone, in light and dark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+import plotly.graph_objects as go
+from plotly.offline import get_plotlyjs
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading, some HTML, and a chart below it."""
+
+    title: str
+    body: str = ""
+    figure: go.Figure | None = None
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """An HTML table; the first column is a row's name."""
+    head = "".join(f"<th scope=col>{escape(cell)}</th>" for cell in header)
+    lines = []
+    for first, *rest in rows:
+        cells = "".join(f"<td>{escape(cell)}</td>" for cell in rest)
+        lines.append(f"<tr><th scope=row>{escape(first)}</th>{cells}</tr>")
+    return f"<div class=scroll><table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
+
+
+def paragraph(text: str, kind: str = "") -> str:
+    """A paragraph of plain text."""
+    return f'<p class="{kind}">{escape(text)}</p>' if kind else f"<p>{escape(text)}</p>"
+
+
+def write_page(path: Path, title: str, lead: str, sections: Sequence[Section]) -> None:
+    """Write the page; charts are drawn by a copy of plotly.js inside the file."""
+    charts = {}
+    parts = []
+    for number, section in enumerate(sections):
+        parts.append(f"<section><h2>{escape(section.title)}</h2>{section.body}")
+        if section.figure is not None:
+            charts[f"chart-{number}"] = json.loads(section.figure.to_json())
+            label = escape(section.title, quote=True)
+            parts.append(f'<div class=chart id="chart-{number}" role=img aria-label="{label}"></div>')
+        parts.append("</section>")
+    # "</" must not close the script element early.
+    data = json.dumps(charts).replace("</", "<\\/")
+    script = _SCRIPT.replace("CHARTS", data) if charts else ""
+    library = f"<script>{get_plotlyjs()}</script>" if charts else ""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(
+        f"<!doctype html><html lang=en><head><meta charset=utf-8>"
+        f'<meta name=viewport content="width=device-width, initial-scale=1">'
+        f'<link rel=icon href="data:,"><title>{escape(title)}</title><style>{_STYLE}</style>{library}</head>'
+        f"<body><main><h1>{escape(title)}</h1>{lead}{''.join(parts)}</main>{script}</body></html>\n",
+        encoding="utf-8",
+    )
+
+
+_STYLE = """
+:root{color-scheme:light dark;--bg:#fff;--text:#1b2430;--quiet:#5b6675;--line:#d9dee5;--card:#f5f7fa;--good:#0b6e4f;--bad:#b3261e}
+@media(prefers-color-scheme:dark){:root{--bg:#12161c;--text:#e6eaf0;--quiet:#9aa5b4;--line:#2c3440;--card:#1a2029;--good:#58c79f;--bad:#ff8a80}}
+*{box-sizing:border-box}body{margin:0;background:var(--bg);color:var(--text);font:16px/1.55 system-ui,sans-serif}
+main{max-width:60rem;margin:0 auto;padding:1.5rem 1rem 4rem}h1{font-size:1.7rem;line-height:1.2}h2{font-size:1.2rem;margin-top:2.2rem}
+.card{background:var(--card);border:1px solid var(--line);border-radius:.6rem;padding:1rem 1.2rem;margin:1rem 0}
+.card strong{font-size:1.15rem}.good{color:var(--good)}.bad{color:var(--bad);font-weight:600}.quiet{color:var(--quiet);font-size:.92rem}
+.scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
+th,td{padding:.4rem .6rem;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}th[scope=row],th:first-child{text-align:left}
+.chart{width:100%;height:22rem}@media(max-width:40rem){.chart{height:18rem}}
+"""
+
+_SCRIPT = """<script>
+const charts = CHARTS;
+const dark = matchMedia("(prefers-color-scheme: dark)");
+function colours() {
+  const style = getComputedStyle(document.documentElement);
+  const of = name => style.getPropertyValue(name).trim();
+  return {text: of("--text"), line: of("--line")};
+}
+function draw() {
+  const {text, line} = colours();
+  for (const [id, chart] of Object.entries(charts)) {
+    const layout = structuredClone(chart.layout);
+    Object.assign(layout, {paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: {color: text},
+      margin: {l: 62, r: 16, t: 12, b: 52}, legend: {orientation: "h", y: 1.14}, autosize: true});
+    for (const key of Object.keys(layout)) {
+      if (/^[xy]axis/.test(key)) Object.assign(layout[key], {gridcolor: line, zerolinecolor: line});
+    }
+    Plotly.react(id, chart.data, layout, {responsive: true, displayModeBar: false});
+  }
+}
+draw();
+dark.addEventListener("change", draw);
+</script>"""

@@ -1,0 +1,224 @@
+"""The report of a run, or of several compared: what was trained, what it cost, how good it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+
+from sparsedp.accounting import PrivacyStatement
+from sparsedp.report.page import Section, paragraph, table, write_page
+from sparsedp.runs import RunConfig, RunFolder
+
+NAMES = {
+    "non-private": "without privacy",
+    "dp-sgd": "DP-SGD",
+    "lazy": "DP-SGD, lazy noise",
+    "fest": "DP-FEST",
+    "adafest": "DP-AdaFEST",
+    "adafest+": "DP-AdaFEST+",
+    "exponential": "exponential selection",
+    "sparse-vector": "sparse-vector selection",
+    "random": "random selection",
+}
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A finished run's files, read."""
+
+    config: RunConfig
+    result: dict[str, Any]
+    metrics: list[dict[str, Any]]
+
+    @classmethod
+    def read(cls, path: str | Path) -> FinishedRun:
+        """From its folder."""
+        folder = RunFolder(path)
+        config, result = folder.config(), folder.read_json("result")
+        if result is None:
+            raise ValueError(f"{path} is not finished; resume it first")
+        return cls(config, result, folder.metrics())
+
+    @property
+    def name(self) -> str:
+        """How the report calls it."""
+        epsilon = "" if self.config.epsilon is None else f", epsilon {self.config.epsilon:g}"
+        return NAMES[self.config.algorithm] + epsilon
+
+    @property
+    def statement(self) -> PrivacyStatement | None:
+        """What it cost; None without privacy."""
+        found = self.result["statement"]
+        return None if found is None else PrivacyStatement(**{**found, "notes": tuple(found["notes"])})
+
+
+def write_report(paths: Sequence[str | Path], out: str | Path) -> Path:
+    """Write the HTML report of one run or of a comparison to ``out``."""
+    if not paths:
+        raise ValueError("runs: give at least one run's folder")
+    runs = [FinishedRun.read(path) for path in paths]
+    title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs compared"
+    lead = "".join(privacy_card(run) for run in runs)
+    sections = [
+        Section("What was trained", _settings(runs)),
+        Section("Results", _results(runs)),
+        *_charts(runs),
+        Section("How to read this", _reading()),
+    ]
+    write_page(Path(out), f"sparsedp: {title}", lead, sections)
+    return Path(out)
+
+
+def privacy_card(run: FinishedRun) -> str:
+    """The privacy statement in plain words."""
+    statement = run.statement
+    if statement is None:
+        words = "trained without differential privacy: the model may reveal its training examples."
+        return (
+            f"<div class=card><strong>{escape(run.name)}</strong><p class=bad>NOT PRIVATE: {words}</p></div>"
+        )
+    verdict = (
+        paragraph(
+            f"Whoever sees {statement.released} can hardly tell whether any one {statement.unit} was in the "
+            f"training data: adding or removing it changes the probability of anything they may conclude by a "
+            f"factor of at most e^{statement.epsilon:.3g}, except with probability {statement.delta:.2g}.",
+            "good",
+        )
+        if statement.private
+        else paragraph("NOT PRIVATE: " + "; ".join(statement.notes), "bad")
+    )
+    notes = "".join(paragraph(note, "quiet") for note in statement.notes)
+    return (
+        f"<div class=card><strong>{escape(run.name)}</strong>{verdict}"
+        f"{paragraph(str(statement), 'quiet')}{notes}</div>"
+    )
+
+
+def _settings(runs: Sequence[FinishedRun]) -> str:
+    fields = (
+        "data",
+        "model",
+        "epochs",
+        "batch_size",
+        "max_grad_norm",
+        "learning_rate",
+        "table_learning_rate",
+    )
+    header = ["setting", *[run.name for run in runs]]
+    rows = [[name.replace("_", " "), *[f"{getattr(run.config, name)}" for run in runs]] for name in fields]
+    rows.append(["training rows", *[_number(run.result.get("training_rows")) for run in runs]])
+    rows.append(["noise multiplier", *[_number(run.result.get("noise_multiplier")) for run in runs]])
+    return table(header, rows)
+
+
+def _results(runs: Sequence[FinishedRun]) -> str:
+    header = [
+        "run",
+        "AUC",
+        "log-loss",
+        "gradient size",
+        "smaller than DP-SGD",
+        "examples/s",
+        "epsilon",
+        "delta",
+    ]
+    rows = []
+    for run in runs:
+        result, statement = run.result, run.statement
+        rows.append(
+            [
+                run.name,
+                f"{result['auc']:.4f}",
+                f"{result['log_loss']:.4f}",
+                _number(result["gradient_size"]),
+                "" if result["reduction"] is None else f"{result['reduction']:,.1f}x",
+                _number(result.get("examples_per_second")),
+                "none" if statement is None else f"{statement.epsilon:.3g}",
+                "" if statement is None else f"{statement.delta:.2g}",
+            ]
+        )
+    note = (
+        "AUC and log-loss are measured on held-out rows, without noise: they are not part of the guarantee."
+    )
+    return table(header, rows) + paragraph(note, "quiet")
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.4g}"
+
+
+def _charts(runs: Sequence[FinishedRun]) -> list[Section]:
+    sections = [Section("Quality over time", "", _over_time(runs))]
+    sparse = [run for run in runs if run.result["gradient_size"]]
+    if sparse:
+        sections.append(Section("Embedding coordinates that get noise, per step", "", _sizes(sparse)))
+        sections.append(Section("Rows with noise per table and step", "", _survivors(sparse)))
+    budgets = {run.config.epsilon for run in runs if run.config.epsilon}
+    if len(budgets) > 1:
+        sections.append(Section("AUC against epsilon", "", auc_against_epsilon(runs)))
+    return sections
+
+
+def _over_time(runs: Sequence[FinishedRun]) -> go.Figure:
+    figure = go.Figure()
+    for run in runs:
+        steps = [record["step"] for record in run.metrics]
+        figure.add_scatter(x=steps, y=[r["auc"] for r in run.metrics], name=run.name, mode="lines+markers")
+    return figure.update_layout(xaxis_title="step", yaxis_title="AUC on held-out rows")
+
+
+def _sizes(runs: Sequence[FinishedRun]) -> go.Figure:
+    dense = runs[0].result["table_coordinates"]
+    names = [*[run.name for run in runs], "dense DP-SGD"]
+    sizes = [*[run.result["gradient_size"] for run in runs], dense]
+    figure = go.Figure(go.Bar(x=sizes, y=names, orientation="h", text=[f"{size:,.0f}" for size in sizes]))
+    return figure.update_layout(xaxis={"type": "log", "title": "coordinates"}, yaxis={"automargin": True})
+
+
+def _survivors(runs: Sequence[FinishedRun]) -> go.Figure:
+    figure = go.Figure()
+    for run in runs:
+        rows = run.result["rows_per_table"]
+        figure.add_bar(x=list(rows), y=list(rows.values()), name=run.name)
+    figure.update_layout(
+        yaxis={"type": "log", "title": "rows"}, xaxis={"type": "category", "automargin": True}
+    )
+    return figure
+
+
+def auc_against_epsilon(runs: Sequence[FinishedRun]) -> go.Figure:
+    """One line an algorithm; the non-private AUC as a level."""
+    figure = go.Figure()
+    by_algorithm: dict[str, list[FinishedRun]] = {}
+    for run in runs:
+        by_algorithm.setdefault(run.config.algorithm, []).append(run)
+    for algorithm, group in by_algorithm.items():
+        if algorithm == "non-private":
+            figure.add_hline(y=group[0].result["auc"], line_dash="dot", annotation_text=NAMES[algorithm])
+            continue
+        group.sort(key=lambda run: run.config.epsilon or 0.0)
+        x, y = [run.config.epsilon for run in group], [run.result["auc"] for run in group]
+        figure.add_scatter(x=x, y=y, name=NAMES[algorithm], mode="lines+markers")
+    return figure.update_layout(
+        xaxis={"type": "log", "title": "epsilon (add-or-remove-one example)"},
+        yaxis_title="AUC on held-out rows",
+    )
+
+
+def _reading() -> str:
+    return paragraph(
+        "Epsilon bounds how much the released model can depend on any one example; smaller is more private. "
+        "Delta is the probability that the bound may fail. Both hold for everything listed as released, "
+        "together, and for whatever is computed from it later."
+    ) + paragraph(
+        "A step of DP-SGD adds noise to every coordinate of every embedding table. The selecting algorithms "
+        "choose, privately, the rows a step may touch, and add noise to those alone: the gradient size is the "
+        "number of embedding coordinates that get noise."
+    )

@@ -1,0 +1,196 @@
+import csv
+import datetime
+import gzip
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparsedp.data import ClickData, Columns, HashRule, Label, Table, prepare
+from sparsedp.data.hashing import buckets, cross, hash_strings
+from sparsedp.data.schema import Place
+
+COLUMNS = Columns(
+    label=Label.parse("rating>=4"),
+    numeric=("price",),
+    categorical=("user", "item"),
+    crosses=(("user", "item"),),
+    multi_hot=("genres",),
+    time="when",
+)
+ROWS = {"user": 50, "item": 60, "user*item": 70, "genres": 80}
+RULES = {name: HashRule(rows) for name, rows in ROWS.items()}
+FRAME = pl.DataFrame(
+    {
+        "user": ["ann", "bob", "ann"],
+        "item": ["a, or b", 'say "c"', None],
+        "rating": [5.0, 3.5, 4.0],
+        "price": [10.0, None, -2.0],
+        "genres": ["Drama|Comedy", None, "Drama||"],
+        "when": [3, 1, 2],
+    }
+)
+
+
+def hashed(*values):
+    return hash_strings(pl.Series(values, dtype=pl.String))
+
+
+def check_prepared(folder):
+    data = ClickData.open(folder)
+    batch = data.take(np.arange(3))
+    assert batch.label.tolist() == [1, 0, 1]
+    assert batch.numeric[:, 0].tolist() == pytest.approx([np.log1p(10), 0, -np.log1p(2)])
+    user, item = hashed("ann", "bob", "ann"), hashed("a, or b", 'say "c"', None)
+    assert batch.ids[:, 0].tolist() == buckets(user, 50).tolist()
+    assert batch.ids[:, 1].tolist() == buckets(item, 60).tolist()
+    assert batch.ids[:, 2].tolist() == buckets(cross([user, item]), 70).tolist()
+    assert batch.multi_hot[0].offsets.tolist() == [0, 2, 2, 3]
+    assert batch.multi_hot[0].values.tolist() == buckets(hashed("Drama", "Comedy", "Drama"), 80).tolist()
+    assert batch.time.tolist() == [3, 1, 2]
+    return data.schema
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.csv.gz", "t.parquet"])
+def test_every_format_gives_the_same(name, tmp_path):
+    path = tmp_path / name
+    if name.endswith(".parquet"):
+        FRAME.write_parquet(path)
+    else:
+        text = FRAME.write_csv(separator="\t" if "tsv" in name else ",").encode()
+        path.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+    schema = prepare(Table.of([path], COLUMNS), tmp_path / "out", RULES)
+    assert schema.malformed == 0
+    assert schema == check_prepared(tmp_path / "out")
+    assert [feature.name for feature in schema.categorical] == ["user", "item", "user*item"]
+    assert (schema.label_rule, schema.time_unit) == ("rating >= 4", "when, as it is")
+
+
+def test_parquet_lists_are_multi_hot_too(tmp_path):
+    FRAME.with_columns(pl.col("genres").str.split("|")).write_parquet(tmp_path / "t.parquet")
+    prepare(Table.of([tmp_path / "t.parquet"], COLUMNS), tmp_path / "out", RULES)
+    check_prepared(tmp_path / "out")
+
+
+def test_several_files_and_small_blocks(tmp_path):
+    for number in range(3):
+        FRAME.write_csv(tmp_path / f"{number}.csv")
+    files = tuple(tmp_path / f"{number}.csv" for number in range(3))
+    schema = prepare(Table(files, COLUMNS, block_bytes=40), tmp_path / "out", RULES)
+    assert schema.rows == 9
+    assert len(schema.parts) > 3
+    assert ClickData.open(tmp_path / "out").time.tolist() == [3, 1, 2] * 3
+
+
+fields = st.text(alphabet='ab,"\n ', max_size=5)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.tuples(st.sampled_from(["0", "1", "x", ""]), fields), min_size=1, max_size=15), st.integers(20, 90))
+def test_quoted_separators_breaks_and_quotes(tmp_path_factory, rows, size):
+    path = tmp_path_factory.mktemp("quoted") / "t.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL)
+        writer.writerows([("click", "word"), *rows])
+    table = Table((path,), Columns(Label.parse("click"), categorical=("word",)), block_bytes=size)
+    found = [table.read(block) for block in table.blocks(Place())]
+    good = [word for click, word in rows if click in ("0", "1")]
+    assert np.concatenate([each.hashes[0] for each in found]).tolist() == hashed(*good).tolist()
+    starts = np.append(2, 2 + np.cumsum([1 + word.count("\n") for _, word in rows]))
+    bad = [int(start) for start, (click, _) in zip(starts, rows, strict=False) if click not in ("0", "1")]
+    assert [each.line for examples in found for each in examples.malformed] == bad
+
+
+def test_malformed_lines_are_named(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("click,price,when\n1,2,3\n1,2\n1,cheap,3\n,2,3\n1,2,soon\n0,,4\n1,2,3,4\n")
+    columns = Columns(Label.parse("click"), numeric=("price",), categorical=("when",), time="when")
+    table = Table.of([path], columns)
+    (examples,) = [table.read(block) for block in table.blocks(Place())]
+    assert examples.plain["label"].to_list() == [1, 0]
+    reasons = {bad.line: bad.reason for bad in examples.malformed}
+    assert sorted(reasons) == [3, 4, 5, 6, 8]
+    assert reasons[3] == "2 columns instead of 3"
+    assert reasons[4] == "price is 'cheap', not usable"
+    assert reasons[8] == "4 columns instead of 3"
+
+
+def test_texts_for_missing_values(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("click,price,word\n1,NA,NA\n0,3,b\n")
+    table = Table.of([path], Columns(Label.parse("click"), numeric=("price",), categorical=("word",)), nulls=["NA"])
+    (examples,) = [table.read(block) for block in table.blocks(Place())]
+    assert examples.malformed == []
+    assert examples.plain["price"].to_list() == pytest.approx([0, np.log1p(3)])
+    assert examples.hashes[0][0] == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "expected", "unit"),
+    [
+        ([datetime.date(1970, 1, 2)], [86400], "when, in seconds since 1970"),
+        ([datetime.datetime(1970, 1, 1, 0, 1, 5)], [65], "when, in seconds since 1970"),
+        (["1970-01-01T01:00:00Z"], [3600], "when, in seconds since 1970"),
+        (["1970-01-02"], [86400], "when, in seconds since 1970"),
+        (["14102100"], [14102100], "when, as it is"),
+        ([14102100], [14102100], "when, as it is"),
+    ],
+)
+def test_times_become_integers(values, expected, unit, tmp_path):
+    path = tmp_path / "t.parquet"
+    pl.DataFrame({"click": [1], "word": ["a"], "when": values}).write_parquet(path)
+    table = Table.of([path], Columns(Label.parse("click"), categorical=("word",), time="when"))
+    schema = prepare(table, tmp_path / "out", {"word": HashRule(5)})
+    assert schema.time_unit == unit
+    assert ClickData.open(tmp_path / "out").time.tolist() == expected
+
+
+def test_derived_columns_are_used_and_written_down(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("click,hour\n1,13\n0,2\n")
+    columns = Columns(
+        Label.parse("click"), categorical=("half",), derived={"half": pl.col("hour").cast(pl.Int64) // 12}
+    )
+    schema = prepare(Table.of([path], columns), tmp_path / "out", {"half": HashRule(9)})
+    assert ClickData.open(tmp_path / "out").take([0, 1]).ids[:, 0].tolist() == buckets(hashed("1", "0"), 9).tolist()
+    assert schema.derived[0].startswith("half = ")
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        (Columns(Label.parse("click"), categorical=("word",)), "label: no column 'click' in t.csv, which has user"),
+        (Columns(Label.parse("rating>1"), categorical=("word",)), "categorical: no column 'word'"),
+        (Columns(Label.parse("rating>1"), crosses=(("user", "z"),)), "cross: no column 'z'"),
+        (Columns(Label.parse("rating>1"), multi_hot=("z",)), "multi-hot: no column 'z'"),
+        (Columns(Label.parse("rating>1"), categorical=("user",), time="z"), "time: no column 'z'"),
+    ],
+)
+def test_columns_that_are_not_there_are_named(columns, said, tmp_path):
+    FRAME.write_csv(tmp_path / "t.csv")
+    with pytest.raises(ValueError, match="^" + said):
+        Table.of([tmp_path / "t.csv"], columns)
+
+
+def test_files_must_have_the_same_columns(tmp_path):
+    FRAME.write_csv(tmp_path / "a.csv")
+    FRAME.select(reversed(FRAME.columns)).write_csv(tmp_path / "b.csv")
+    with pytest.raises(ValueError, match=r"^files: b\.csv has other columns than a\.csv"):
+        Table.of([tmp_path / "a.csv", tmp_path / "b.csv"], COLUMNS)
+    (tmp_path / "c.csv").touch()
+    with pytest.raises(ValueError, match=r"^files: c\.csv is empty"):
+        Table.of([tmp_path / "c.csv"], COLUMNS)
+
+
+def test_roles_must_not_collide():
+    with pytest.raises(ValueError, match="^columns: a would be written twice"):
+        Columns(Label.parse("click"), numeric=("a",), categorical=("a",))
+    with pytest.raises(ValueError, match="^categorical: at least one"):
+        Columns(Label.parse("click"), numeric=("a",))
+    with pytest.raises(ValueError, match="^separator must be one byte"):
+        Table.of([Path("x.csv")], COLUMNS, separator="||")
+    with pytest.raises(ValueError, match="^files: at least one"):
+        Table.of([], COLUMNS)
