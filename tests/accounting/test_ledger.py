@@ -8,13 +8,14 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from dp_accounting import GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent
+from dp_accounting import ComposedDpEvent, GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparsedp.accounting.calibration import epsilon_of
 from sparsedp.accounting.ledger import Ledger
 from sparsedp.accounting.ledger_format import LedgerDamaged
+from sparsedp.accounting.users import user_step_event, user_unit
 
 ONCE = GaussianDpEvent(20.0)
 STEP = PoissonSampledDpEvent(0.01, GaussianDpEvent(0.8))
@@ -298,6 +299,17 @@ def test_the_statement_covers_all_runs(tmp_path):
     assert Ledger.read(path).statement(1e-4).epsilon < statement.epsilon
     with pytest.raises(ValueError, match="delta"):
         ledger.statement(1.0)
+
+
+def test_nested_events_read_back_cost_what_they_cost(tmp_path):
+    path = tmp_path / "data.ledger"
+    events = [(user_step_event(1.0, 0.01, 3), 10), (ComposedDpEvent([ONCE, LaplaceDpEvent(30.0)]), 2)]
+    with Ledger.open(path, unit=user_unit(3)) as ledger:
+        for event, count in events:
+            ledger.spend(event, count)
+    statement = Ledger.read(path).statement(1e-6)
+    assert statement.epsilon == pytest.approx(epsilon_of(events, 1e-6))
+    assert statement.unit == "user (at most 3 rows)"
 
 
 def test_a_seeded_run_marks_every_later_statement(tmp_path):

@@ -13,11 +13,11 @@ EVENTS = [
     STEP,
     e.GaussianDpEvent(math.inf),
     e.GaussianDpEvent(0.1 + 0.2),
-    e.ComposedDpEvent([STEP, e.SelfComposedDpEvent(e.LaplaceDpEvent(3.0), 7)]),
+    e.ComposedDpEvent((STEP, e.SelfComposedDpEvent(e.LaplaceDpEvent(3.0), 7))),
     e.PoissonSampledDpEvent(1e-9, BoundedRangeGaussianDpEvent(5, 0.1, 2.0)),
     BoundedRangeGaussianDpEvent(5, 0.1),
     SparseVectorDpEvent(3, 1.0, 2.0),
-    e.MixtureOfGaussiansDpEvent(2.0, [0.0, 1.0, 2.0], [0.81, 0.18, 0.01]),
+    e.MixtureOfGaussiansDpEvent(2.0, (0.0, 1.0, 2.0), (0.81, 0.18, 0.01)),
     e.TruncatedSubsampledGaussianDpEvent(1000, 0.1, 150, 1.5),
     e.DiscreteLaplaceDpEvent(0.5, 2),
     e.RepeatAndSelectDpEvent(e.ZCDpEvent(0.1), 5.0, math.inf),
@@ -30,6 +30,7 @@ def test_events_come_back_from_strict_json_as_they_were(event):
     text = json.dumps(event_to_json(event), allow_nan=False)
     assert event_from_json(json.loads(text)) == event
     assert event_key(event_from_json(json.loads(text))) == event_key(event)
+    hash(event_from_json(json.loads(text)))
 
 
 def test_numpy_numbers_and_arrays_are_recorded_as_plain_ones():

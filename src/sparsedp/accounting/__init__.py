@@ -1,4 +1,4 @@
-"""Accounting: events, privacy loss distributions, calibration, budgets and the statement of what was spent."""
+"""Accounting: events, loss distributions, calibration, plans, filters, the ledger, and the statement of what was spent."""
 
 from sparsedp.accounting.analytic_gaussian import (
     analytic_gaussian_delta,
@@ -6,7 +6,14 @@ from sparsedp.accounting.analytic_gaussian import (
     analytic_gaussian_sigma,
 )
 from sparsedp.accounting.budget import BudgetExceeded
-from sparsedp.accounting.calibration import calibrate, delta_of, epsilon, epsilon_of, max_steps
+from sparsedp.accounting.calibration import (
+    LooseEpsilonWarning,
+    calibrate,
+    delta_of,
+    epsilon,
+    epsilon_of,
+    max_steps,
+)
 from sparsedp.accounting.events import (
     BoundedRangeGaussianDpEvent,
     ComposedDpEvent,
@@ -27,18 +34,27 @@ from sparsedp.accounting.events import (
     TruncatedSubsampledGaussianDpEvent,
     ZCDpEvent,
 )
+from sparsedp.accounting.filters import AdaptiveFilter, Filter, GDPFilter, RenyiFilter, ZCDPFilter
+from sparsedp.accounting.ledger import Ledger
 from sparsedp.accounting.merge import merge_groups, merge_sigmas, split_sigma
+from sparsedp.accounting.plan import plan
 from sparsedp.accounting.statement import PrivacyStatement
+from sparsedp.accounting.users import user_statement, user_step_event, user_unit
 
 __all__ = [
+    "AdaptiveFilter",
     "BoundedRangeGaussianDpEvent",
     "BudgetExceeded",
     "ComposedDpEvent",
     "DiscreteLaplaceDpEvent",
     "DpEvent",
     "Events",
+    "Filter",
+    "GDPFilter",
     "GaussianDpEvent",
     "LaplaceDpEvent",
+    "Ledger",
+    "LooseEpsilonWarning",
     "MixtureOfGaussiansDpEvent",
     "NoOpDpEvent",
     "NonPrivateDpEvent",
@@ -46,10 +62,12 @@ __all__ = [
     "PrivacyStatement",
     "PureDpEvent",
     "RandomizedResponseDpEvent",
+    "RenyiFilter",
     "RepeatAndSelectDpEvent",
     "SelfComposedDpEvent",
     "SparseVectorDpEvent",
     "TruncatedSubsampledGaussianDpEvent",
+    "ZCDPFilter",
     "ZCDpEvent",
     "analytic_gaussian_delta",
     "analytic_gaussian_epsilon",
@@ -61,5 +79,9 @@ __all__ = [
     "max_steps",
     "merge_groups",
     "merge_sigmas",
+    "plan",
     "split_sigma",
+    "user_statement",
+    "user_step_event",
+    "user_unit",
 ]

@@ -18,7 +18,6 @@ from sparsedp.accounting.sampling import PoissonSampled, gaussian_mixture, trunc
 from sparsedp.accounting.sparse_vector import sparse_vector_pairs
 from sparsedp.accounting.validation import check_count, check_non_negative, check_positive, check_probability
 
-
 _MAX_ATOMS = 100_000
 
 

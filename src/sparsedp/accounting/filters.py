@@ -83,7 +83,9 @@ class ZCDPFilter:
     def spend(self, cost: float) -> None:
         """See `Filter`."""
         if not self.admits(cost):
-            raise BudgetExceeded(f"a cost of rho {cost:g} does not fit: {self.spent:g} of {self.rho:g} are spent")
+            raise BudgetExceeded(
+                f"a cost of rho {cost:g} does not fit: {self.spent:g} of {self.rho:g} are spent"
+            )
         self._total.add(cost)
 
 
@@ -115,7 +117,9 @@ class GDPFilter:
     def spend(self, cost: float) -> None:
         """See `Filter`."""
         if not self.admits(cost):
-            raise BudgetExceeded(f"a cost of mu {cost:g} does not fit: {self.spent:g} of {self.mu:g} are spent")
+            raise BudgetExceeded(
+                f"a cost of mu {cost:g} does not fit: {self.spent:g} of {self.mu:g} are spent"
+            )
         self._total.add(cost**2)
 
 
@@ -214,7 +218,11 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
 
     def at(log_excess: float) -> float:
         excess = math.exp(log_excess)
-        return rho * (1 + excess) + math.log1p(-1 / (1 + excess)) - (math.log(delta) + math.log1p(excess)) / excess
+        return (
+            rho * (1 + excess)
+            + math.log1p(-1 / (1 + excess))
+            - (math.log(delta) + math.log1p(excess)) / excess
+        )
 
     centre = 0.5 * math.log(-math.log(delta) / rho)
     best = minimize_scalar(at, bounds=(centre - 4, centre + 4), method="bounded", options={"xatol": 1e-9})

@@ -91,8 +91,8 @@ def _float_to_json(name: str, value: float) -> float | Json:
 
 
 def _value_from_json(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_value_from_json(item) for item in value]
+    if isinstance(value, list):  # a tuple, so that the event can be hashed
+        return tuple(_value_from_json(item) for item in value)
     if isinstance(value, dict):
         if set(value) == {"float"} and value["float"] in ("inf", "-inf"):
             return float(value["float"])

@@ -14,6 +14,8 @@ from scipy.stats import binom
 from sparsedp.accounting.pairs import SKETCH, Array, Gaussian, Pair, Weighted, normal_cells, normal_quantile
 
 _LARGE = 700.0  # e^700 is still a float
+_TABLE = 8000
+_CHUNK = 1 << 14
 
 
 def sampled_loss(loss: Array, rate: float) -> Array:
@@ -72,8 +74,19 @@ class GaussianMixture:
 
     def loss(self, x: Array) -> Array:
         """ln(P/Q) at x, increasing in x."""
-        exponents = np.outer(x, self.shifts) - np.square(self.shifts) / 2
-        return np.asarray(logsumexp(exponents, b=self.probabilities, axis=1))
+        return self._loss_and_slope(x)[0]
+
+    def _loss_and_slope(self, x: Array) -> tuple[Array, Array]:
+        shifts, log_weights = np.array(self.shifts), np.log(self.probabilities)
+        loss, slope = np.empty(len(x)), np.empty(len(x))
+        for start in range(0, len(x), _CHUNK):
+            part = slice(start, start + _CHUNK)
+            exponents = np.outer(x[part], shifts) + (log_weights - shifts**2 / 2)
+            top = exponents.max(axis=1)
+            terms = np.exp(exponents - top[:, None])
+            total = terms.sum(axis=1)
+            loss[part], slope[part] = top + np.log(total), (terms @ shifts) / total
+        return loss, slope
 
     def cells(self, edges: Array) -> tuple[Array, Array]:
         """See `Pair`."""
@@ -86,24 +99,18 @@ class GaussianMixture:
         return np.asarray(p), q
 
     def _inverse_loss(self, losses: Array) -> Array:
-        """x with loss(x) = losses, by Newton steps from an interpolation; -inf below the least loss."""
-        grid = np.linspace(*self._ends(1e-300), 4 * SKETCH)
+        """x with loss(x) = losses, interpolated and then by Newton steps; infinite outside the losses there are."""
+        grid = np.linspace(*self._ends(1e-300), _TABLE)
         values = self.loss(grid)
-        x = np.interp(losses, values, grid)
-        shifts, weights = np.array(self.shifts), np.array(self.probabilities)
-        for _ in range(4):
-            exponents = np.outer(x, shifts) - shifts**2 / 2
-            top = exponents.max(axis=1, keepdims=True)
-            terms = np.exp(exponents - top) * weights
-            total = terms.sum(axis=1)
-            slope = (terms @ shifts) / total
-            with np.errstate(divide="ignore", invalid="ignore"):
-                step = (losses - top[:, 0] - np.log(total)) / slope
-            spacing = grid[1] - grid[0]
-            x = x + np.clip(np.nan_to_num(step), -spacing, spacing)
-        return np.where(
-            losses <= values[0], -np.inf, np.where(losses >= values[-1], np.inf, np.maximum.accumulate(x))
-        )
+        inside = (losses > values[0]) & (losses < values[-1])
+        x = np.interp(losses[inside], values, grid)
+        for _ in range(2):
+            loss, slope = self._loss_and_slope(x)
+            step = (losses[inside] - loss) / np.maximum(slope, 1e-300)
+            x = x + np.clip(step, grid[0] - grid[1], grid[1] - grid[0])
+        result = np.where(losses <= values[0], -np.inf, np.inf)
+        result[inside] = np.maximum.accumulate(x)
+        return result
 
     def _ends(self, tail: float) -> tuple[float, float]:
         """x below which Q, and above which P, has mass at most `tail`."""

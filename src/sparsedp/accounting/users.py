@@ -25,12 +25,12 @@ def user_step_event(
     sigma = check_positive("noise_multiplier", noise_multiplier)
     rate = check_rate("sampling_rate", sampling_rate)
     rows = check_count("rows_per_user", rows_per_user)
-    usual = min(rows, int(binom.isf(_NEGLIGIBLE, rows, rate)) + 1)
-    counts = np.arange(usual + 1)
+    counts = np.arange(rows + 1)
+    counts = counts[: 1 + int(np.argmax(binom.sf(counts, rows, rate) < _NEGLIGIBLE))]
     probabilities = binom.pmf(counts, rows, rate)
-    if usual < rows:
+    if counts[-1] < rows:
+        probabilities = np.append(probabilities, binom.sf(counts[-1], rows, rate))
         counts = np.append(counts, rows)
-        probabilities = np.append(probabilities, binom.sf(usual, rows, rate))
     return MixtureOfGaussiansDpEvent(
         sigma, tuple(counts.astype(float).tolist()), tuple((probabilities / probabilities.sum()).tolist())
     )

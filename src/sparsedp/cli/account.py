@@ -13,7 +13,6 @@ import typer
 from sparsedp.cli.errors import refuse_bad_input
 
 if TYPE_CHECKING:
-    from sparsedp.accounting.events import DpEvent
     from sparsedp.accounting.statement import PrivacyStatement
 
 
@@ -60,7 +59,9 @@ def _statement(
     rows_per_user: int,
 ) -> PrivacyStatement:
     from sparsedp.accounting.calibration import epsilon_of
+    from sparsedp.accounting.events import GaussianDpEvent, PoissonSampledDpEvent
     from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE, PrivacyStatement
+    from sparsedp.accounting.users import user_statement, user_step_event
     from sparsedp.accounting.validation import check_count, check_delta, check_positive
 
     if noise_multiplier is None:
@@ -73,13 +74,16 @@ def _statement(
             raise ValueError("delta is missing: give --delta, or --examples for 1 / (10 examples)")
         delta = 1 / (10 * examples)
     delta = check_delta(delta)
-    rows_per_user = check_count("rows_per_user", rows_per_user)
+    released = f"the model after each of {taken} steps on Poisson batches"
+    if check_count("rows_per_user", rows_per_user) > 1:
+        spent = epsilon_of([(user_step_event(sigma, rate, rows_per_user), taken)], delta)
+        return user_statement(spent, delta, rows_per_user, released)
     return PrivacyStatement(
-        epsilon=epsilon_of([(_step_event(sigma, rate, rows_per_user), taken)], delta),
+        epsilon=epsilon_of([(PoissonSampledDpEvent(rate, GaussianDpEvent(sigma)), taken)], delta),
         delta=delta,
         adjacency=ADD_OR_REMOVE_ONE,
-        unit="example" if rows_per_user == 1 else f"user (at most {rows_per_user} rows)",
-        released=f"the model after each of {taken} steps on Poisson batches",
+        unit="example",
+        released=released,
     )
 
 
@@ -108,18 +112,6 @@ def _steps(steps: float | None, epochs: float | None, rate: float) -> int:
     if epochs is None:
         raise ValueError("steps is missing: give --steps or --epochs")
     return math.ceil(check_positive("epochs", epochs) / rate)
-
-
-def _step_event(sigma: float, rate: float, rows: int) -> DpEvent:
-    """One step as seen by a user with so many rows, each in the batch with probability `rate` on its own."""
-    from scipy.stats import binom
-
-    from sparsedp.accounting.events import GaussianDpEvent, MixtureOfGaussiansDpEvent, PoissonSampledDpEvent
-
-    if rows == 1:
-        return PoissonSampledDpEvent(rate, GaussianDpEvent(sigma))
-    present = range(rows + 1)
-    return MixtureOfGaussiansDpEvent(sigma, list(present), [float(binom.pmf(i, rows, rate)) for i in present])
 
 
 def _show_ledger(path: Path, delta: float | None, as_json: bool) -> None:

@@ -233,18 +233,15 @@ class Table:
         """Of what kind the time column is; texts are taken for ISO dates unless most are integers."""
         assert self.columns.time is not None
         values = self._head.with_columns(**self.columns.derived)[self.columns.time]
-        if (
-            values.dtype == pl.String
-            and values.cast(pl.Int64, strict=False).null_count() == values.null_count()
-        ):
-            return pl.Int64()
+        if values.dtype == pl.String:
+            integers = values.cast(pl.Int64, strict=False)
+            return pl.Int64() if 2 * integers.count() > values.count() else pl.String()
         return values.dtype
 
     @property
     def _time_unit(self) -> str:
-        return (
-            f"{self.columns.time}, {'as it is' if self._time_kind.is_numeric() else 'in seconds since 1970'}"
-        )
+        form = "as it is" if self._time_kind.is_numeric() else "in seconds since 1970"
+        return f"{self.columns.time}, {form}"
 
     def _check_columns(self) -> None:
         for path in self.files:

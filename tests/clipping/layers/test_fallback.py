@@ -5,6 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsedp.clipping import Capture, UnsupportedModule
+from sparsedp.clipping.layers import fallback
 
 
 class Scaled(nn.Module):
@@ -216,3 +217,9 @@ def test_a_module_that_returns_no_tensor_is_refused():
     with pytest.raises(UnsupportedModule, match="returns no tensor"):
         model(torch.randn(3, 4))
     assert model.scale.requires_grad
+
+
+def test_gradients_that_would_not_fit_are_refused(monkeypatch):
+    monkeypatch.setattr(fallback, "MOST", 50)
+    with pytest.raises(UnsupportedModule, match=r"module '0' \(Scaled\): .*18 parameters times 4 examples"):
+        run(Scaled(), torch.randn(4, 4))

@@ -3,6 +3,7 @@
 from sparsedp.clipping.layers import (
     attention,
     conv,
+    derived_embedding,
     embedding,
     embedding_bag,
     linear,
@@ -11,7 +12,7 @@ from sparsedp.clipping.layers import (
 )
 from sparsedp.clipping.layers.cross_example import cross_example_refusal
 from sparsedp.clipping.layers.fallback import Fallback
-from sparsedp.clipping.layers.registry import Rule, TableRule, covers, rule_of
+from sparsedp.clipping.layers.registry import Rule, TableRule, covers, covers_derived, rule_of
 
 __all__ = [
     "Fallback",
@@ -20,7 +21,9 @@ __all__ = [
     "attention",
     "conv",
     "covers",
+    "covers_derived",
     "cross_example_refusal",
+    "derived_embedding",
     "embedding",
     "embedding_bag",
     "linear",

@@ -36,28 +36,38 @@ class EmbeddingRule(TableRule):
         return table_refusal(module)
 
     def forward(self, module: nn.Module, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Ids that all examples share (positions, of shape (1, T)) are read once for each example.
-
-        Otherwise their gradient would arrive summed over the batch.
-        """
+        """See the base class."""
         ids = argument(args, kwargs, 0, "input")
-        if isinstance(ids, Tensor) and ids.dim() > 1 and ids.shape[0] == 1:
-            batch = run.batch_size()
-            if batch is not None:
-                ids = ids.expand(batch, *ids.shape[1:])
+        ids = each_for_itself(run, ids)
         return run.trace(ids, run.plain(ids))
 
     def gradients(self, module: nn.Module, kept: Any, grad: Tensor, wanted: Wanted) -> Parts:
         """See the base class."""
         assert isinstance(module, nn.Embedding)
-        ids: Tensor = kept
-        per_example = ids.shape[1:].numel()
-        examples = torch.arange(ids.shape[0], device=ids.device)
-        if per_example != 1:
-            examples = examples.repeat_interleave(per_example)
-        flat, rows = ids.reshape(-1).long(), grad.reshape(-1, grad.shape[-1])
-        if module.padding_idx is not None:
-            read = flat != module.padding_idx
-            if not bool(read.all()):
-                flat, examples, rows = flat[read], examples[read], rows[read]
-        yield "weight", Occurrences(flat, examples, rows, distinct=per_example == 1)
+        yield "weight", readings(module, kept, grad)
+
+
+def readings(table: nn.Embedding, ids: Tensor, grad: Tensor) -> Occurrences:
+    """What a call with ``ids`` read."""
+    per_example = ids.shape[1:].numel()
+    examples = torch.arange(ids.shape[0], device=ids.device)
+    if per_example != 1:
+        examples = examples.repeat_interleave(per_example)
+    flat, rows = ids.reshape(-1).long(), grad.reshape(-1, grad.shape[-1])
+    if table.padding_idx is not None:
+        read = flat != table.padding_idx
+        if not bool(read.all()):
+            flat, examples, rows = flat[read], examples[read], rows[read]
+    return Occurrences(flat, examples, rows, distinct=per_example == 1)
+
+
+def each_for_itself(run: Run, ids: Any) -> Any:
+    """Ids that all examples share (positions, of shape (1, T)), once for each example.
+
+    Otherwise their gradient would arrive summed over the batch.
+    """
+    if isinstance(ids, Tensor) and ids.dim() > 1 and ids.shape[0] == 1:
+        batch = run.batch_size()
+        if batch is not None:
+            return ids.expand(batch, *ids.shape[1:])
+    return ids

@@ -15,6 +15,9 @@ from sparsedp.clipping.materialised import Materialised
 from sparsedp.clipping.unsupported import Refusal
 from sparsedp.clipping.vectors import wide
 
+MOST = 1 << 30
+"""How many numbers the gradients of one module's parameters may hold together (4 GB of float32)."""
+
 
 class Replay(NamedTuple):
     """A call, to be run again."""
@@ -80,10 +83,16 @@ class Fallback(Rule):
             value, pull_back = vjp(output, parameters)  # type: ignore[misc]
             return pull_back(output_grad.unsqueeze(0))[0], value.squeeze(0)
 
+        numbers = sum(value.numel() for value in parameters.values())
+        if batch * numbers > MOST:
+            raise Refusal(
+                f"has no rule of its own, so that its {numbers} parameters times {batch} examples would have to be "
+                "held at once; make it of layers that have rules, or freeze its parameters"
+            )
         if batch == 0:
             made = {name: value.new_zeros(0, *value.shape) for name, value in parameters.items()}
         else:
-            step = max(1, CHUNK // sum(value.numel() for value in parameters.values()))
+            step = max(1, CHUNK // numbers)
             try:
                 # The fused attention kernels have no batching rule.
                 with sdpa_kernel(SDPBackend.MATH):

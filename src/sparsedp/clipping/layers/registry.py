@@ -69,26 +69,38 @@ class TableRule(Rule):
 
 
 _RULES: dict[str, Rule] = {}
+_DERIVED: dict[str, Rule] = {}
+
+Register = Callable[[type[Rule]], type[Rule]]
 
 
-def covers(*layers: type[nn.Module] | str) -> Callable[[type[Rule]], type[Rule]]:
+def covers(*layers: type[nn.Module] | str) -> Register:
     """Class decorator: this rule is for these layers, given as classes or, not to import them, by name."""
+    return _register(_RULES, layers)
 
-    def register(rule: type[Rule]) -> type[Rule]:
-        for layer in layers:
-            _RULES[layer if isinstance(layer, str) else _full_name(layer)] = rule()
-        return rule
 
-    return register
+def covers_derived(*layers: type[nn.Module] | str) -> Register:
+    """Class decorator: this rule is for classes derived from these layers that have a forward of their own."""
+    return _register(_DERIVED, layers)
 
 
 def rule_of(module: nn.Module) -> Rule | None:
-    """The rule for a module's class, or for a base class whose ``forward`` it still has."""
+    """The rule for a module's class, or for a base class."""
     for base in type(module).__mro__:
-        rule = _RULES.get(_full_name(base))
-        if rule is not None and getattr(base, "forward", None) is type(module).forward:
+        same = getattr(base, "forward", None) is type(module).forward
+        rule = (_RULES if same else _DERIVED).get(_full_name(base))
+        if rule is not None:
             return rule
     return None
+
+
+def _register(rules: dict[str, Rule], layers: tuple[type[nn.Module] | str, ...]) -> Register:
+    def register(rule: type[Rule]) -> type[Rule]:
+        for layer in layers:
+            rules[layer if isinstance(layer, str) else _full_name(layer)] = rule()
+        return rule
+
+    return register
 
 
 def argument(args: tuple[Any, ...], kwargs: dict[str, Any], place: int, name: str) -> Any:

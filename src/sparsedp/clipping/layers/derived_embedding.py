@@ -1,0 +1,66 @@
+"""Embedding layers with a forward of their own: scaled word embeddings, positions computed from a mask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from sparsedp.clipping.layers.embedding import each_for_itself, readings, table_refusal
+from sparsedp.clipping.layers.registry import Parts, Rule, Run, Wanted, argument, covers_derived
+from sparsedp.clipping.unsupported import Refusal
+
+
+@covers_derived(nn.Embedding)
+class DerivedEmbeddingRule(Rule):
+    """Whatever the layer does with its arguments, it reads rows of its weight, and that is seen.
+
+    Its weight counts as a dense parameter: which rows a call will read is not known from its arguments.
+    """
+
+    parameters = frozenset({"weight"})
+
+    def refusal(self, module: nn.Module) -> str | None:
+        """See the base class."""
+        assert isinstance(module, nn.Embedding)
+        return table_refusal(module)
+
+    def forward(self, module: nn.Module, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """See the base class."""
+        assert isinstance(module, nn.Embedding)
+        with _Reading(module.weight, run):
+            return run.plain(*args, **kwargs)
+
+    def gradients(self, module: nn.Module, kept: Any, grad: Tensor, wanted: Wanted) -> Parts:
+        """See the base class."""
+        assert isinstance(module, nn.Embedding)
+        yield "weight", readings(module, kept, grad)
+
+
+class _Reading(TorchFunctionMode):
+    """Traces the readings of one weight, and refuses any other use of it."""
+
+    def __init__(self, weight: Tensor, run: Run) -> None:
+        super().__init__()
+        self._weight = weight
+        self._run = run
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        uses = any(value is self._weight for value in (*args, *kwargs.values()))
+        if not uses or func.__name__ == "__get__":
+            return func(*args, **kwargs)
+        if func is not F.embedding:
+            raise Refusal(f"uses its weight in {func.__name__}, where only reading rows of it has a rule")
+        ids = each_for_itself(self._run, argument(args, kwargs, 0, "input"))
+        kwargs.pop("input", None)
+        return self._run.trace(ids, func(ids, *args[1:], **kwargs))
