@@ -1,6 +1,6 @@
 """Row-wise Adagrad for the tables, AdamW for the dense layers, TensorBoard, checkpoint and export.
 
-    python examples/adagrad.py [FOLDER]
+python examples/adagrad.py [FOLDER]
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A DLRM-like model with embedding bags: one-hot features, a multi-hot one with offsets, AdaFEST+.
 
-    python examples/dlrm.py
+python examples/dlrm.py
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ def main() -> sdp.PrivacyStatement:
         target_delta=DELTA,
         epochs=2,
         max_grad_norm=1.0,
-        selection=sdp.AdaFEST(contribution_norm=2.0, within=sdp.FEST({f"embeddings.{n}": range(500) for n in range(3)})),
+        selection=sdp.AdaFEST(
+            contribution_norm=2.0, within=sdp.FEST({f"embeddings.{n}": range(500) for n in range(3)})
+        ),
     )
     for _ in range(2):
         for numeric, ids, tags, label in private.data_loader:

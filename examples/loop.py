@@ -1,6 +1,6 @@
 """The README's loop with a progress bar: a model with two tables under DP-AdaFEST.
 
-    python examples/loop.py
+python examples/loop.py
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ def main() -> sdp.PrivacyStatement:
         private.optimizer.zero_grad()
         criterion(private.module(user, item), clicked).backward()
         private.optimizer.step()
-    print(f"the last step's embedding gradient was {private.optimizer.last_step.reduction:,.0f} times smaller")
+    print(
+        f"the last step's embedding gradient was {private.optimizer.last_step.reduction:,.0f} times smaller"
+    )
     statement = engine.statement(DELTA)
     print(statement)
     return statement

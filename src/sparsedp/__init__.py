@@ -27,6 +27,10 @@ _HOME = {
     "plan": "sparsedp.accounting",
 }
 
+_ROOMS = frozenset(
+    "accounting audit clipping convex data mechanisms models randomness report rows runs selection training".split()
+)
+
 __all__ = ["__version__", *_HOME]
 
 if TYPE_CHECKING:
@@ -44,9 +48,11 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'sparsedp' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOME[name]), name)
+    if name in _HOME:
+        return getattr(importlib.import_module(_HOME[name]), name)
+    if name in _ROOMS:
+        return importlib.import_module(f"sparsedp.{name}")
+    raise AttributeError(f"module 'sparsedp' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -285,7 +285,7 @@ def test_checkpointed_layers(reference, agree, reentrant):
 def test_a_second_capture_is_refused_until_the_first_is_detached():
     model = nn.Sequential(nn.Linear(3, 2))
     capture = Capture(model, loss_reduction="mean")
-    with pytest.raises(ValueError, match="module: .*captured already"):
+    with pytest.raises(ValueError, match=r"module: .*captured already"):
         Capture(model, loss_reduction="mean")
     capture.detach()
     Capture(model, loss_reduction="mean").detach()

@@ -35,6 +35,11 @@ def test_a_parameter_that_a_rule_does_not_know_is_refused():
         Capture(layer, loss_reduction="mean")
 
 
+def test_a_parameter_that_no_forward_could_use_is_named():
+    with pytest.raises(ValueError, match="parameter '0': belongs to no module"):
+        Capture(nn.ParameterList([torch.rand(2)]), loss_reduction="mean")
+
+
 def test_a_refused_model_is_left_untouched():
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
     with pytest.raises(UnsupportedModule):

@@ -52,6 +52,12 @@ def test_an_input_changed_in_place_afterwards_is_an_error():
     x.add_(1)
     with pytest.raises(RuntimeError, match="changed in place"):
         out.sum().backward()
+    bag, ids = nn.EmbeddingBag(5, 2), torch.tensor([[1, 2]])
+    Capture(bag, loss_reduction="mean")
+    out = bag(ids)
+    ids.zero_()
+    with pytest.raises(RuntimeError, match="changed in place"):
+        out.sum().backward()
 
 
 def test_two_backward_passes_through_one_forward_are_an_error():

@@ -9,9 +9,9 @@ def test_tables_are_sparse_and_small():
     torch.manual_seed(0)
     for table in (embedding(2000, 8), embedding_bag(2000, 8)):
         assert table.sparse
-        assert table.weight.std() == pytest.approx(EMBEDDING_STD, rel=0.1)
+        assert table.weight.std().item() == pytest.approx(EMBEDDING_STD, rel=0.1)
     assert embedding_bag(5, 2).mode == "sum"
-    assert embedding(2000, 8, std=0.5).weight.std() == pytest.approx(0.5, rel=0.1)
+    assert embedding(2000, 8, std=0.5).weight.std().item() == pytest.approx(0.5, rel=0.1)
 
 
 def test_an_output_layer_is_linear_and_quiet():
@@ -19,8 +19,8 @@ def test_an_output_layer_is_linear_and_quiet():
     inner, output = mlp([400, 300], last_relu=True), mlp([400, 300, 200], last_relu=False)
     assert isinstance(inner[-1], nn.ReLU)
     assert isinstance(output[-1], nn.Linear)
-    assert output[-1].weight.std() == pytest.approx(OUTPUT_STD, rel=0.1)
-    assert inner[0].weight.std() == pytest.approx((2 / 400) ** 0.5, rel=0.1)
+    assert output[-1].weight.std().item() == pytest.approx(OUTPUT_STD, rel=0.1)
+    assert inner[0].weight.std().item() == pytest.approx((2 / 400) ** 0.5, rel=0.1)
     assert inner[0].bias.abs().max() == 0
 
 

@@ -58,4 +58,4 @@ def test_multi_hot_features_are_refused_by_name():
 
 def test_private_rows_start_small():
     torch.manual_seed(0)
-    assert PCTR([1000], hidden=(4,)).embeddings[0].weight.std() == pytest.approx(0.01, rel=0.1)
+    assert PCTR([1000], hidden=(4,)).embeddings[0].weight.std().item() == pytest.approx(0.01, rel=0.1)

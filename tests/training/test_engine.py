@@ -314,7 +314,7 @@ def test_one_step_per_batch() -> None:
 def test_epochs_or_steps() -> None:
     for options in ({}, {"epochs": 1, "steps": 3}, {"steps": 0}, {"epochs": -1}):
         model = TwoTables()
-        with pytest.raises(ValueError, match="epochs|steps"):
+        with pytest.raises(ValueError, match=r"epochs|steps"):
             sdp.PrivacyEngine().make_private_with_epsilon(
                 module=model,
                 optimizer=torch.optim.SGD(model.parameters(), lr=0.1),

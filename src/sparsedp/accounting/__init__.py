@@ -1,4 +1,4 @@
-"""Accounting: events, loss distributions, calibration, plans, filters, the ledger, and the statement of what was spent."""
+"""Accounting: events, their loss distributions, calibration, plans, filters, ledgers and statements."""
 
 from sparsedp.accounting.analytic_gaussian import (
     analytic_gaussian_delta,

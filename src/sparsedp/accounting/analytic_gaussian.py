@@ -1,11 +1,13 @@
-"""The Gaussian mechanism exactly (Balle and Wang 2018): delta from epsilon, epsilon from delta, sigma from both.
+"""The Gaussian mechanism exactly (Balle and Wang 2018): delta from epsilon, epsilon from delta, sigma from
+both.
 
 With `mu` = sensitivity / standard deviation, the pair N(0, 1) against N(mu, 1) has
 
     delta_G(eps; mu) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu).
 
-Both terms are written with the scaled complementary error function, since e^eps phi(mu/2 + eps/mu) = phi(eps/mu - mu/2):
-the two exponentials cancel on paper and not in floating point, so delta keeps its relative precision down to 1e-300.
+Both terms are written with the scaled complementary error function, since e^eps phi(mu/2 + eps/mu) =
+phi(eps/mu - mu/2): the two exponentials cancel on paper and not in floating point, so delta keeps its
+relative precision down to 1e-300.
 """
 
 from __future__ import annotations
@@ -62,8 +64,9 @@ def _root(function: Callable[[float], float], low: float, high: float) -> float:
 def analytic_gaussian_sigma(epsilon: float, delta: float) -> float:
     """sigma_AG: the smallest noise multiplier whose Gaussian mechanism is (epsilon, delta)-DP.
 
-    Guarantee: releasing f(x) + N(0, (Delta sigma)^2) with l2 sensitivity Delta is (epsilon, delta)-DP under whichever
-    adjacency Delta was computed for. Proof: Balle and Wang 2018, theorem 8; the root is found in ln mu and rounded up.
+    Guarantee: releasing f(x) + N(0, (Delta sigma)^2) with l2 sensitivity Delta is (epsilon, delta)-DP under
+    whichever adjacency Delta was computed for. Proof: Balle and Wang 2018, theorem 8; the root is found in
+    ln mu and rounded up.
     """
     epsilon = check_non_negative("epsilon", epsilon)
     log_delta = math.log(check_delta(delta))

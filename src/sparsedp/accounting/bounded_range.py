@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -11,10 +12,11 @@ from sparsedp.accounting.pairs import SKETCH, Array, Pair, Weighted, randomized_
 
 
 def bounded_range_delta(loss: float, epsilon: float) -> float:
-    """delta_BR: the largest delta at `loss` of any epsilon-bounded-range mechanism (Dong, Durfee and Rogers 2020).
+    """delta_BR: the largest delta at `loss` of any epsilon-bounded-range mechanism (Dong, Durfee and Rogers
+    2020).
 
-    `(1 - e^((loss - epsilon)/2))^2 / (1 - e^-epsilon)` between -epsilon and epsilon; the worst case is the mechanism
-    with two outcomes of losses t and t - epsilon, t = (loss + epsilon)/2.
+    `(1 - e^((loss - epsilon)/2))^2 / (1 - e^-epsilon)` between -epsilon and epsilon; the worst case is the
+    mechanism with two outcomes of losses t and t - epsilon, t = (loss + epsilon)/2.
     """
     if loss >= epsilon:
         return 0.0
@@ -27,14 +29,14 @@ def bounded_range_delta(loss: float, epsilon: float) -> float:
 class BoundedRange:
     """The pair whose delta at every epsilon is `bounded_range_delta`: one bounded-range draw.
 
-    Writing x = e^loss, that curve is (1 - v sqrt(x))^2 / (1 - v^2) with v = e^(-epsilon/2): convex in x, so it belongs
-    to a pair. Q(loss > ln x) = -d delta/dx = (v/sqrt(x) - v^2) / (1 - v^2), and P(loss > ln x) = delta + x Q =
-    (1 - v sqrt(x)) / (1 - v^2). Hence no atoms, and on [-epsilon, epsilon] densities proportional to e^(loss/2) under P
-    and e^(-loss/2) under Q.
+    Writing x = e^loss, that curve is (1 - v sqrt(x))^2 / (1 - v^2) with v = e^(-epsilon/2): convex in x, so
+    it belongs to a pair. Q(loss > ln x) = -d delta/dx = (v/sqrt(x) - v^2) / (1 - v^2), and P(loss > ln x) =
+    delta + x Q = (1 - v sqrt(x)) / (1 - v^2). Hence no atoms, and on [-epsilon, epsilon] densities
+    proportional to e^(loss/2) under P and e^(-loss/2) under Q.
     """
 
     epsilon: float
-    symmetric: bool = True
+    symmetric: ClassVar[bool] = True
 
     def cells(self, edges: Array) -> tuple[Array, Array]:
         """See `Pair`."""
@@ -57,7 +59,8 @@ class BoundedRange:
 def laplace(epsilon: float) -> Pair:
     """Laplace noise of scale 1/epsilon, moved by one.
 
-    Its loss is +-epsilon outside the two centres, an atom each, and between them has a density proportional to
-    e^(loss/2) under P: a bounded-range draw with probability (1 - e^-epsilon)/2, else randomised response.
+    Its loss is +-epsilon outside the two centres, an atom each, and between them has a density proportional
+    to e^(loss/2) under P: a bounded-range draw with probability (1 - e^-epsilon)/2, else randomised
+    response.
     """
     return Weighted(-math.expm1(-epsilon) / 2, BoundedRange(epsilon), randomized_response(epsilon))

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class BudgetExceeded(RuntimeError):
-    """Raised *before* a release that would pass the privacy budget; nothing has been spent by the refused call."""
+    """Raised *before* a release that would pass the privacy budget; the refused call spent nothing."""

@@ -1,8 +1,8 @@
 """Results of calibrations on disk, so that a repeated question is answered at once.
 
-The cache is a fixed number of small files; a result goes to the file its key hashes to, in place of whatever was there.
-So it never grows beyond a few megabytes and needs no pruning. It is only ever a shortcut: whatever is missing, damaged,
-from another version, or cannot be written is computed again.
+The cache is a fixed number of small files; a result goes to the file its key hashes to, in place of
+whatever was there. So it never grows beyond a few megabytes and needs no pruning. It is only ever a
+shortcut: whatever is missing, damaged, from another version, or cannot be written is computed again.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def load(key: str) -> Any:
 
 
 def store(key: str, value: Any) -> None:
-    """Keep a JSON value under `key`: written beside its place and moved there, so that no reader sees half of it."""
+    """Keep a JSON value under `key`: written beside its place, then moved there, so never seen by halves."""
     with contextlib.suppress(OSError, RuntimeError):
         place = _slot(key)
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -25,15 +25,15 @@ _MOST_STEPS = 10**9
 
 
 class LooseEpsilonWarning(UserWarning):
-    """An epsilon is an upper bound that a finer computation, too large to be made, would still have lowered."""
+    """An epsilon is an upper bound that a finer grid, too large to be computed, would still have lowered."""
 
 
 def epsilon_of(events: Events, delta: float) -> float:
     """Epsilon at `delta` of all these events together: one loss distribution, refined until it settles.
 
     Guarantee: an upper bound under add-or-remove-one adjacency, above the exact value by no more than
-    `tolerance(epsilon)`; where that would take too large a grid, a `LooseEpsilonWarning` says so. Results are kept on
-    disk.
+    `tolerance(epsilon)`; where that would take too large a grid, a `LooseEpsilonWarning` says so. Results
+    are kept on disk.
     """
     delta = check_delta(delta)
     leaves = merged(events)
@@ -85,11 +85,13 @@ def calibrate(
     extra_events: Sequence[DpEvent] = (),
     step_event: Callable[[float], DpEvent] | None = None,
 ) -> float:
-    """The smallest noise multiplier sigma with which `steps` steps and `extra_events` stay within the target.
+    """The smallest noise multiplier sigma with which `steps` steps and `extra_events` stay within the
+    target.
 
-    A step is `step_event(sigma)`, by default `PoissonSampled(sampling_rate, Gaussian(sigma))`; its cost must not rise
-    with sigma. Guarantee: `epsilon_of` the whole run, and of any part of it, is at most `target_epsilon`. For the sake
-    of the parts, whose grids differ, the aim is below the target by twice `tolerance(target_epsilon)`.
+    A step is `step_event(sigma)`, by default `PoissonSampled(sampling_rate, Gaussian(sigma))`; its cost
+    must not rise with sigma. Guarantee: `epsilon_of` the whole run, and of any part of it, is at most
+    `target_epsilon`. For the sake of the parts, whose grids differ, the aim is below the target by twice
+    `tolerance(target_epsilon)`.
     """
     target = check_epsilon(target_epsilon, "target_epsilon")
     delta = check_delta(target_delta, "target_delta")
@@ -113,15 +115,16 @@ def _sigma(target: float, delta: float, steps: int, make: Callable[[float], DpEv
     aim, slack = target - 2 * tolerance(target), tolerance(target)
     if (floor := epsilon_answer(extra, delta).epsilon) >= aim:
         raise ValueError(
-            f"target_epsilon of {target:g} is spent by extra_events alone: they cost {floor:.4g} at delta {delta:g}"
+            f"target_epsilon of {target:g} is spent by extra_events alone: they cost {floor:.4g} "
+            f"at delta {delta:g}"
         )
     sigma, exponent = solve_falling(
         lambda sigma: reached(sigma, _ROUGH), aim=aim, slack=_ROUGH * slack, guess=1.0, limits=_SIGMAS
     )
     if sigma >= 0.99 * _SIGMAS[1]:
         raise ValueError(
-            f"target_epsilon of {target:g} cannot be reached with any noise_multiplier: what does not depend on it "
-            f"costs {reached(sigma, 1.0):.4g} at delta {delta:g}"
+            f"target_epsilon of {target:g} cannot be reached with any noise_multiplier: "
+            f"what does not depend on it costs {reached(sigma, 1.0):.4g} at delta {delta:g}"
         )
     if sigma <= 1.01 * _SIGMAS[0]:
         raise ValueError(f"target_delta of {delta:g} is so large here that no noise would be needed")

@@ -15,14 +15,16 @@ Pairs: TypeAlias = list[tuple[Pair, int]]
 
 _FINEST, _COARSEST = 2.0**-40, 1.0
 _LOG_UNPLACED = math.log(1e-6)  # the part of delta that may go to losses off the grid
-_ROUNDING = 1e-4  # the part of delta that may drown in the rounding of the FFT
+ROUNDING = 1e-4
+"""The part of delta that may drown in the rounding of the FFT; answers allow for as much."""
+
 _FFT_NOISE = 4e-16
 _AT_ONCE = 1 << 19
 
 
 @dataclass(frozen=True)
 class Grids:
-    """Each part is discretised on its own step, composed with some of its copies, and then brought to `common`."""
+    """Each part is discretised on its own step, then composed, on the way being brought to `common`."""
 
     steps: tuple[float, ...]
     common: float
@@ -58,9 +60,9 @@ class Outline:
 class Direction(Outline):
     """An outline with what it takes to resolve one delta at about one epsilon.
 
-    `tilt` is what the FFT needs to see that delta, `log_negligible` the tilted mass (ln) that does not matter there,
-    `log_unplaced` the P-mass that does not, `saddle` the tilt that would centre the losses there, and `decay` the rate
-    at which delta falls off.
+    `tilt` is what the FFT needs to see that delta, `log_negligible` the tilted mass (ln) that does not
+    matter there, `log_unplaced` the P-mass that does not, `saddle` the tilt that would centre the losses
+    there, and `decay` the rate at which delta falls off.
     """
 
     tilt: float
@@ -73,9 +75,9 @@ class Direction(Outline):
     def towards(
         cls, outline: Outline, *, epsilon: float, log_delta: float, saddle: float, decay: float
     ) -> Direction:
-        """Prepare for deltas of about e^log_delta at about `epsilon`, where the tilt `saddle` centres the losses."""
+        """For deltas of about e^log_delta at about `epsilon`, where the tilt `saddle` centres the losses."""
         count = sum(times for _, times in outline.pairs)
-        log_noise = math.log(_FFT_NOISE * count / _ROUNDING) - log_delta
+        log_noise = math.log(_FFT_NOISE * count / ROUNDING) - log_delta
         tilt = outline.sketch.gentle_tilt(saddle, epsilon, log_noise)
         log_unplaced = log_delta + _LOG_UNPLACED
         level = log_unplaced + tilt * epsilon - outline.sketch.log_mgf(tilt)
@@ -91,8 +93,9 @@ class Direction(Outline):
     def grids(self, tolerance: float) -> Grids:
         """The widest grids that, by the sketch's estimate, move epsilon by `tolerance` at most.
 
-        Rounding that keeps P- and Q-mass and adds a variance v moves a tail e^(-decay loss) by (1 + decay) v / 2. Half
-        of the tolerance goes to rounding each copy to its step, half to rounding the blocks of copies to the common one.
+        Rounding that keeps P- and Q-mass and adds a variance v moves a tail e^(-decay loss) by (1 + decay)
+        v / 2. Half of the tolerance goes to rounding each copy to its step, half to rounding the blocks of
+        copies to the common one.
         """
         blocks = sum(math.isqrt(count) + 1 for _, count in self.pairs)
         variance = tolerance / (1 + self.decay)
@@ -123,7 +126,8 @@ class Direction(Outline):
         return loss.repeated(count, self.log_negligible - share, self.log_unplaced - share, most)
 
     def _copies(self, loss: TiltedLoss, count: int, factor: int) -> list[TiltedLoss]:
-        """`count` copies on the grid `factor` times as wide: all at once if that is small enough, else by blocks.
+        """`count` copies on the grid `factor` times as wide: all at once if that is small enough, else by
+        blocks.
 
         Blocks of about sqrt(count) copies are composed on the fine grid, and the blocks on the wide one.
         """

@@ -1,4 +1,4 @@
-"""From events to dominating pairs: every nest is flattened, every count honoured, what can be merged is merged."""
+"""From events to dominating pairs: nests are flattened, counts honoured, and what can be merged is merged."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from sparsedp.accounting import events as ev
 from sparsedp.accounting.bounded_range import BoundedRange, laplace
 from sparsedp.accounting.direction import Pairs
 from sparsedp.accounting.joint import joint
-from sparsedp.accounting.pairs import Atoms, Gaussian, Pair, discrete_laplace, randomized_response
+from sparsedp.accounting.pairs import Gaussian, Pair, bucket_response, discrete_laplace, randomized_response
 from sparsedp.accounting.renyi import has_renyi, renyi_pair
-from sparsedp.accounting.sampling import PoissonSampled, gaussian_mixture, truncated_poisson_gaussian
+from sparsedp.accounting.sampling import PoissonSampled
+from sparsedp.accounting.shifted_gaussians import gaussian_mixture, truncated_poisson_gaussian
 from sparsedp.accounting.sparse_vector import sparse_vector_pairs
-from sparsedp.accounting.validation import check_count, check_non_negative, check_positive, check_probability
+from sparsedp.accounting.validation import check_count, check_number, check_positive, check_probability
 
 _MAX_ATOMS = 100_000
 
@@ -57,9 +58,7 @@ class _Collector:
     pairs: Pairs = field(default_factory=list)
 
     def gaussian(self, sigma: float, count: int) -> None:
-        if check_non_negative("noise_multiplier", sigma) == 0:
-            raise NoPrivacy
-        self.mu_squared += count / sigma**2
+        self.mu_squared += count / _noise("noise_multiplier", sigma) ** 2
 
     def bounded_range(self, event: ev.BoundedRangeGaussianDpEvent, count: int) -> None:
         if event.draws and event.epsilon:
@@ -77,7 +76,8 @@ class _Collector:
 
 
 def dominating_pairs(events: ev.Events) -> Pairs:
-    """The pairs, with counts, whose product dominates all the events together; raises `NoPrivacy` where none can.
+    """The pairs, with counts, whose product dominates all the events together; raises `NoPrivacy` where
+    none can.
 
     Guarantee: add-or-remove-one adjacency (P with the record, Q without).
     """
@@ -137,7 +137,9 @@ def _additive_noise(event: dp_event.DpEvent) -> list[Pair]:
 
 
 def _noise(name: str, value: float) -> float:
-    if check_non_negative(name, value) == 0:
+    if check_number(name, value) < 0:
+        raise ValueError(f"{name} must not be negative, got {value}")
+    if value == 0:
         raise NoPrivacy
     return value
 
@@ -152,18 +154,10 @@ def _truncated(event: ev.TruncatedSubsampledGaussianDpEvent) -> list[Pair]:
 
 
 def _randomized_response(event: ev.RandomizedResponseDpEvent) -> list[Pair]:
-    """The truth with probability 1 - noise, else one of k buckets at random: three losses between two inputs."""
     buckets = check_count("num_buckets", event.num_buckets)
     noise = check_probability("noise_parameter", event.noise_parameter)
     if buckets == 1 or noise == 1:
         return []
     if noise == 0:
         raise NoPrivacy
-    other = noise / buckets
-    truth = 1 - noise + other
-    loss = math.log(truth / other)
-    masses = [other, (buckets - 2) * other, truth]
-    import numpy as np
-
-    p = np.array(masses)
-    return [Atoms(np.array([-loss, 0.0, loss]), p, p[::-1].copy(), symmetric=True)]
+    return [bucket_response(noise, buckets)]

@@ -1,9 +1,10 @@
 """Privacy events: dp-accounting's own, and the ones it lacks.
 
-An event says what a mechanism did, in noise multipliers (noise scale over sensitivity), never on which data. Anything
-here may stand inside `PoissonSampledDpEvent(q, event)`, `ComposedDpEvent` and `SelfComposedDpEvent`. Releases that read
-the *same* Poisson batch belong inside one `PoissonSampledDpEvent(q, ComposedDpEvent([...]))`: sampling each on its own
-would be accounted as if every release had drawn a fresh batch.
+An event says what a mechanism did, in noise multipliers (noise scale over sensitivity), never on which
+data. Anything here may stand inside `PoissonSampledDpEvent(q, event)`, `ComposedDpEvent` and
+`SelfComposedDpEvent`. Releases that read the *same* Poisson batch belong inside one
+`PoissonSampledDpEvent(q, ComposedDpEvent([...]))`: sampling each on its own would be accounted as if every
+release had drawn a fresh batch.
 """
 
 from __future__ import annotations
@@ -64,10 +65,11 @@ def _positive_or_infinite(name: str, value: float) -> None:
 
 @attr.s(frozen=True, slots=True, auto_attribs=True)
 class PureDpEvent(DpEvent):  # type: ignore[misc]
-    """Any epsilon-DP mechanism, of which nothing more is known (permute-and-flip, a sparse vector run, ...).
+    """Any epsilon-DP mechanism, of which nothing more is known (permute-and-flip, a sparse vector run,
+    ...).
 
-    Dominated by randomised response: loss `epsilon` with probability e^epsilon / (1 + e^epsilon), else `-epsilon`
-    (Kairouz, Oh and Viswanath 2015, theorem 3.4).
+    Dominated by randomised response: loss `epsilon` with probability e^epsilon / (1 + e^epsilon), else
+    `-epsilon` (Kairouz, Oh and Viswanath 2015, theorem 3.4).
     """
 
     epsilon: float
@@ -80,9 +82,10 @@ class PureDpEvent(DpEvent):  # type: ignore[misc]
 class BoundedRangeGaussianDpEvent(DpEvent):  # type: ignore[misc]
     """`draws` epsilon-bounded-range draws and one Gaussian release, all on the same data.
 
-    A mechanism is epsilon-bounded-range when its privacy loss stays within some interval of length epsilon: the
-    exponential mechanism with weights exp(epsilon score / (2 sensitivity)) is, and so is each draw of its peeling form.
-    `noise_multiplier` is that of the Gaussian; infinite (the default) means that there was none.
+    A mechanism is epsilon-bounded-range when its privacy loss stays within some interval of length epsilon:
+    the exponential mechanism with weights exp(epsilon score / (2 sensitivity)) is, and so is each draw of
+    its peeling form. `noise_multiplier` is that of the Gaussian; infinite (the default) means that there
+    was none.
     """
 
     draws: int
@@ -99,16 +102,17 @@ class BoundedRangeGaussianDpEvent(DpEvent):  # type: ignore[misc]
 class SparseVectorDpEvent(DpEvent):  # type: ignore[misc]
     """The sparse vector technique (NumericSparse), stopped at `positives` answers above the threshold.
 
-    Scales are those of the Laplace noises over the sensitivity of one query: `threshold_scale` of the noise on the
-    threshold, drawn afresh after every positive; `query_scale` of the noise on every query; `answer_scale` of the noise
-    on the value published with a positive (infinite, the default: only the position is published).
+    Scales are those of the Laplace noises over the sensitivity of one query: `threshold_scale` of the noise
+    on the threshold, drawn afresh after every positive; `query_scale` of the noise on every query;
+    `answer_scale` of the noise on the value published with a positive (infinite, the default: only the
+    position is published).
 
-    Cost: each round up to and including a positive is an AboveThreshold run, which is
-    (1/threshold_scale + 2/query_scale)-DP however many negatives precede it: shift the threshold's noise by one
-    sensitivity (first term), and the positive's own noise by at most two (second term); every negative then only becomes
-    likelier (Dwork and Roth 2014, theorem 3.23, with the two scales kept apart). `positives` rounds compose, and so do as
-    many Laplace answers. A threshold noise kept for all rounds is another mechanism: account for it as
-    `PureDpEvent(1/threshold_scale + 2 positives/query_scale)`.
+    Cost: each round up to and including a positive is an AboveThreshold run, which is (1/threshold_scale +
+    2/query_scale)-DP however many negatives precede it: shift the threshold's noise by one sensitivity
+    (first term), and the positive's own noise by at most two (second term); every negative then only
+    becomes likelier (Dwork and Roth 2014, theorem 3.23, with the two scales kept apart). `positives` rounds
+    compose, and so do as many Laplace answers. A threshold noise kept for all rounds is another mechanism:
+    account for it as `PureDpEvent(1/threshold_scale + 2 positives/query_scale)`.
     """
 
     positives: int

@@ -1,8 +1,9 @@
-"""Budget filters: costs chosen step by step, after seeing what came before, and a stop before the budget is passed.
+"""Budget filters: costs chosen step by step, after seeing what came before, and a stop before the budget is
+passed.
 
-A filter is asked whether a cost fits (`admits`) and told to charge it (`spend`, which raises `BudgetExceeded` instead of
-passing the budget). The composition of a fixed run may be computed in advance; where the costs themselves depend on
-earlier outputs, only these compositions hold.
+A filter is asked whether a cost fits (`admits`) and told to charge it (`spend`, which raises
+`BudgetExceeded` instead of passing the budget). The composition of a fixed run may be computed in advance;
+where the costs themselves depend on earlier outputs, only these compositions hold.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Filter(Protocol[Cost]):
         """Whether a release of this cost fits besides all those charged."""
 
     def spend(self, cost: Cost) -> None:
-        """Charge a release, before it is made; raises `BudgetExceeded` and charges nothing if it does not fit."""
+        """Charge a release before it is made; raises `BudgetExceeded`, charging nothing, if it does not fit."""
 
 
 class _Total:
@@ -53,9 +54,9 @@ class _Total:
 class ZCDPFilter:
     """Costs are rho in zero-concentrated DP; a Gaussian of noise multiplier sigma costs 1 / (2 sigma^2).
 
-    Guarantee: all releases together are `rho`-zCDP, under the adjacency of the costs. Proof: sum rho_t <= rho means
-    sum order * rho_t <= order * rho at every Renyi order at once, and at each there is a filter (Feldman and Zrnic
-    2021, theorem 4.3).
+    Guarantee: all releases together are `rho`-zCDP, under the adjacency of the costs. Proof: sum rho_t <=
+    rho means sum order * rho_t <= order * rho at every Renyi order at once, and at each there is a filter
+    (Feldman and Zrnic 2021, theorem 4.3).
     """
 
     def __init__(self, rho: float) -> None:
@@ -92,8 +93,8 @@ class ZCDPFilter:
 class GDPFilter:
     """Costs are mu in Gaussian DP; a Gaussian of noise multiplier sigma costs 1 / sigma.
 
-    Guarantee: all releases together are `mu`-GDP, under the adjacency of the costs. Proof: sum mu_t^2 <= mu^2 is a filter
-    (Smith and Thakurta 2022, theorem 1.1; Koskela, Tobaben and Honkela 2023, theorem 9).
+    Guarantee: all releases together are `mu`-GDP, under the adjacency of the costs. Proof: sum mu_t^2 <=
+    mu^2 is a filter (Smith and Thakurta 2022, theorem 1.1; Koskela, Tobaben and Honkela 2023, theorem 9).
     """
 
     def __init__(self, mu: float) -> None:
@@ -126,9 +127,9 @@ class GDPFilter:
 class RenyiFilter:
     """Costs are Renyi divergences at one `order`, fixed in advance.
 
-    Guarantee: all releases together are (`order`, `budget`)-RDP, under the adjacency of the costs. Proof: Feldman and
-    Zrnic 2021, theorem 4.3. The order must be chosen before the run: the best order of the costs that came about would
-    depend on the outputs.
+    Guarantee: all releases together are (`order`, `budget`)-RDP, under the adjacency of the costs. Proof:
+    Feldman and Zrnic 2021, theorem 4.3. The order must be chosen before the run: the best order of the
+    costs that came about would depend on the outputs.
     """
 
     def __init__(self, order: float, budget: float) -> None:
@@ -171,11 +172,11 @@ class RenyiFilter:
 class AdaptiveFilter:
     """Costs are pairs (epsilon_t, delta_t): fully adaptive composition, as bias-reduced SGD uses it.
 
-    Guarantee: all releases together are (`epsilon`, `delta`)-DP, under the adjacency of the costs, if every release is
-    (epsilon_t, delta_t)-DP given the ones before. With delta = `slack` + rest, the filter stops before
-    sqrt(2 ln(1/slack) sum epsilon_t^2) + sum epsilon_t^2 / 2 > epsilon or sum delta_t > rest. Proof: Whitehouse, Ramdas,
-    Rogers and Wu 2023, theorem 1. The second term stands outside the root: inside it, the budget of epsilon = 1 would
-    let a sum of squares pass that costs more than 1.
+    Guarantee: all releases together are (`epsilon`, `delta`)-DP, under the adjacency of the costs, if every
+    release is (epsilon_t, delta_t)-DP given the ones before. With delta = `slack` + rest, the filter stops
+    before sqrt(2 ln(1/slack) sum epsilon_t^2) + sum epsilon_t^2 / 2 > epsilon or sum delta_t > rest. Proof:
+    Whitehouse, Ramdas, Rogers and Wu 2023, theorem 1. The second term stands outside the root: inside it,
+    the budget of epsilon = 1 would let a sum of squares pass that costs more than 1.
     """
 
     def __init__(self, epsilon: float, delta: float, slack: float | None = None) -> None:
@@ -213,7 +214,7 @@ class AdaptiveFilter:
 
 
 def zcdp_epsilon(rho: float, delta: float) -> float:
-    """The least epsilon that rho-zCDP implies at `delta`, over all Renyi orders (Canonne, Kamath and Steinke 2020)."""
+    """The least epsilon that rho-zCDP implies at `delta` (Canonne, Kamath and Steinke 2020, over all orders)."""
     rho, delta = check_positive("rho", rho), check_delta(delta)
 
     def at(log_excess: float) -> float:

@@ -15,11 +15,12 @@ _LARGE = 700.0  # e^700 is still a float
 
 @dataclass(frozen=True, eq=False)
 class GridLoss:
-    """Losses at `step * (first + i)` with masses `p[i]` and `q[i]`, plus `infinity` (P alone) and `minus_infinity` (Q).
+    """Losses at `step * (first + i)` with masses `p[i]` and `q[i]`, plus `infinity` (P alone) and
+    `minus_infinity` (Q).
 
-    Guarantee: as made by `discretise` it dominates the pair in both directions. Its delta at the grid points is that of
-    the pair, and between them interpolates linearly in e^epsilon, above the pair's convex curve ("connect the dots",
-    Doroshenko et al. 2022).
+    Guarantee: as made by `discretise` it dominates the pair in both directions. Its delta at the grid
+    points is that of the pair, and between them interpolates linearly in e^epsilon, above the pair's convex
+    curve ("connect the dots", Doroshenko et al. 2022).
     """
 
     step: float
@@ -50,7 +51,8 @@ class GridLoss:
 
 
 def discretise(pair: Pair, step: float, tail: float) -> GridLoss:
-    """Put a pair on the grid of multiples of `step`; P-mass above its span (at most `tail`) may become infinite loss.
+    """Put a pair on the grid of multiples of `step`; P-mass above its span (at most `tail`) may become
+    infinite loss.
 
     A cell's masses (p, q) move to its two ends so that both P and Q keep them: `upper + lower = p` and
     `upper e^-high + lower e^-low = q`. Clipping `upper` to [0, p] only guards against rounding.
@@ -68,7 +70,8 @@ def discretise(pair: Pair, step: float, tail: float) -> GridLoss:
     grid_p[1:], grid_q[1:] = upper, upper_q
     grid_p[:-1] += inner_p - upper
     grid_q[:-1] += inner_q - upper_q
-    # Beyond the ends: what P has above moves down to the last point as far as Q has its share there, and vice versa.
+    # Beyond the ends: what P has above moves down to the last point as far as Q has its share there, and
+    # vice versa.
     kept_p = min(float(p[-1]), float(q[-1] * growth[-1]))
     kept_q = min(float(q[0]), float(p[0]) * math.exp(min(-edges[0], _LARGE)))
     grid_p[-1] += kept_p

@@ -1,4 +1,4 @@
-"""Several releases of one batch, as one pair: the convolution of their losses, to relative precision everywhere."""
+"""Several releases of one batch, as one pair: the convolution of their losses, precise to the far tails."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ _LOG_NEGLIGIBLE = -28.0
 
 
 def joint(parts: Sequence[tuple[Pair, int]]) -> Pair:
-    """The product of pairs, each taken `count` times: what all of these releases of the same data reveal together.
+    """The product of pairs, each taken `count` times: what all of these releases of the same data reveal
+    together.
 
-    Guarantee: dominates the product in both directions, hence may be Poisson sampled as a whole. Proof: every factor is
-    discretised upwards (`discretise`), losses of independent factors add, and P-mass lost from the window is infinite loss.
+    Guarantee: dominates the product in both directions, hence may be Poisson sampled as a whole. Proof:
+    every factor is discretised upwards (`discretise`), losses of independent factors add, and P-mass lost
+    from the window is infinite loss.
     """
     if len(parts) == 1 and parts[0][1] == 1:
         return parts[0][0]
@@ -50,7 +52,7 @@ def _stitched(
             [loss.tilted(tilt).repeated(times, _LOG_NEGLIGIBLE, 0.0) for loss, times in losses]
         )
         _lay(composed, mean, std, first, log_p, distance)
-    grid = step * np.arange(first, last + 1)
+    grid = step * np.arange(first, last + 1, dtype=np.float64)
     p, q = np.exp(log_p), np.exp(log_p - grid)
     infinity = sum(times * loss.infinity for loss, times in losses) + _TAIL
     minus_infinity = sum(times * loss.minus_infinity for loss, times in losses) + _TAIL
@@ -58,7 +60,7 @@ def _stitched(
 
 
 def _lay(composed: TiltedLoss, mean: float, std: float, first: int, log_p: Array, distance: Array) -> None:
-    """Write ln P-mass where this tilt's mean is nearer, in its standard deviations, than that of the tilts before."""
+    """Write ln P-mass where this tilt's mean is nearer, in standard deviations, than those before."""
     start, stop = max(composed.first, first), min(composed.first + len(composed.weights), first + len(log_p))
     if start >= stop:
         return

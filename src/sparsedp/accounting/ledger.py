@@ -226,6 +226,7 @@ class Ledger:
         Returns how many were entered, and the seconds it took to bring them to disk.
         """
         self._refuse_reader()
+        gave_back = False
         with self._mutex:
             while True:
                 with self._file.locked(write=True) as descriptor:
@@ -235,24 +236,29 @@ class Ledger:
                         began = time.monotonic()
                         self._append(descriptor, event, {"kind": kind, "count": granted})
                         return granted, time.monotonic() - began
-                if granted == 0 and kind == "reserve":
-                    epsilon, delta = self.budget or (0.0, 0.0)
-                    taken = self._book.counts.get(event_key(event), 0)
-                    raise BudgetExceeded(
-                        f"the budget of epsilon {epsilon:g} at delta {delta:g} would be passed by one more "
-                        f"step (recorded so far: {taken} steps of this kind); nothing was spent"
-                    )
-                self._work_out_allowance(kind, event, wanted)
+                try:
+                    self._work_out_allowance(kind, event, wanted, granted)
+                except BudgetExceeded:
+                    # What this object's own steppers hold ahead may make the room that is missing: once.
+                    if gave_back or not sum(stepper.give_back() for stepper in self._steppers):
+                        raise
+                    gave_back = True
 
     def _granted(self, event: DpEvent, wanted: int) -> int | None:
         if self._allowance is None:
             return wanted
         return self._allowance.grant(self._book.counts, event_key(event), wanted)
 
-    def _work_out_allowance(self, kind: str, event: DpEvent, wanted: int) -> None:
+    def _work_out_allowance(self, kind: str, event: DpEvent, wanted: int, granted: int | None) -> None:
         """Accounting takes seconds, so it is done without the lock; `_enter` looks again afterwards."""
         assert self._allowance is not None
         key = event_key(event)
+        if granted == 0 and kind == "reserve":
+            raise BudgetExceeded(
+                f"the budget of epsilon {self._allowance.epsilon:g} at delta {self._allowance.delta:g} would be "
+                f"passed by one more step (recorded so far: {self._book.counts.get(key, 0)} steps of this kind); "
+                "nothing was spent"
+            )
         events = {event_key(known): known for known in self._book.events} | {key: event}
         find_out = self._allowance.admit if kind == "spend" else self._allowance.extend
         find_out(events, self._book.counts, key, wanted)

@@ -34,6 +34,7 @@ class Stepper:
         self.key = key
         self.taken = 0
         self._unused = 0
+        self._settled = 0  # of the steps taken, those that are final in the ledger
         self._enter = enter
         self._settle = settle
         self._reserve = reserve
@@ -65,12 +66,27 @@ class Stepper:
         if self._process != os.getpid():
             return
         with self._mutex:
-            if self._closed:
-                return
             self._closed = True
-            unused, self._unused = self._unused, 0
-        if self.taken or unused:
-            self._settle(self.taken, unused)
+            self._settle_all()
+
+    def give_back(self) -> bool:
+        """Give unused steps back for another use of the budget; later calls reserve anew. False if none.
+
+        A stepper that is being called at this moment is left alone: it needs what it has.
+        """
+        if not self.unused or not self._mutex.acquire(blocking=False):
+            return False
+        try:
+            self._settle_all()
+        finally:
+            self._mutex.release()
+        return True
+
+    def _settle_all(self) -> None:
+        unused, self._unused = self._unused, 0
+        taken, self._settled = self.taken - self._settled, self.taken
+        if taken or unused:
+            self._settle(taken, unused)
 
     def _reserve_more(self) -> None:
         step = (time.monotonic() - self._last_reserved) / self._batch

@@ -1,4 +1,4 @@
-"""Several Gaussians on the same data are one Gaussian: the rules for merging and splitting noise multipliers."""
+"""Several Gaussians on the same data are one: the rules for merging and splitting noise multipliers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from sparsedp.accounting.validation import check_number, check_positive
 def merge_sigmas(*sigmas: float) -> float:
     """The noise multiplier `(sum sigma^-2)^-1/2` of all these Gaussian releases of the same batch together.
 
-    Guarantee: any event of the joint release is one of `Gaussian(merge_sigmas(...))`, under the same adjacency, also
-    when later releases are chosen after seeing earlier ones. Proof: the joint of N(mu_i, 1) coordinates with
-    mu_i = 1/sigma_i is, by rotation, one coordinate at distance (sum mu_i^2)^1/2; adaptively by Gaussian DP
-    composition (Dong, Roth and Su 2019, corollary 2). An infinite sigma is a release without information.
+    Guarantee: any event of the joint release is one of `Gaussian(merge_sigmas(...))`, under the same
+    adjacency, also when later releases are chosen after seeing earlier ones. Proof: the joint of N(mu_i, 1)
+    coordinates with mu_i = 1/sigma_i is, by rotation, one coordinate at distance (sum mu_i^2)^1/2;
+    adaptively by Gaussian DP composition (Dong, Roth and Su 2019, corollary 2). An infinite sigma is a
+    release without information.
     """
     if not sigmas:
         raise ValueError("sigmas must not be empty")
@@ -26,14 +27,16 @@ def merge_sigmas(*sigmas: float) -> float:
 
 
 def merge_groups(groups: Iterable[tuple[float, float]]) -> float:
-    """The noise multiplier of parameter groups clipped apart: `(sum (clip_g / std_g)^2)^-1/2` over pairs (clip, std)."""
+    """The noise multiplier of groups clipped apart: `(sum (clip_g / std_g)^2)^-1/2` over pairs (clip, std)."""
     return merge_sigmas(*(check_positive("std", std) / check_positive("clip", clip) for clip, std in groups))
 
 
 def split_sigma(sigma_eff: float, noise_ratio: float) -> tuple[float, float]:
-    """Split a noise multiplier over two releases of one batch: `(sigma1, sigma2)` with `sigma1 / sigma2 = noise_ratio`.
+    """Split a noise multiplier over two releases of one batch: `(sigma1, sigma2)` with `sigma1 / sigma2 =
+    noise_ratio`.
 
-    `sigma2 = sigma_eff sqrt(1 + r^-2)` and `sigma1 = r sigma2`, so that `merge_sigmas(sigma1, sigma2) = sigma_eff`.
+    `sigma2 = sigma_eff sqrt(1 + r^-2)` and `sigma1 = r sigma2`, so that `merge_sigmas(sigma1, sigma2) =
+    sigma_eff`.
     """
     sigma_eff = check_positive("sigma_eff", sigma_eff)
     noise_ratio = check_positive("noise_ratio", noise_ratio)

@@ -1,19 +1,19 @@
 """Dominating pairs: what an event costs, as two distributions P and Q and the loss ln(P/Q) between them.
 
-A mechanism is dominated by (P, Q) when its delta at every epsilon, on every pair of neighbours, is at most that of P
-against Q; compositions of mechanisms are then dominated by products of their pairs (Zhu, Dong and Wang 2022,
-theorem 10). P stands for the data set with the record, Q for the one without it; exchanged they dominate the other
-direction. `symmetric` pairs have the same losses either way.
+A mechanism is dominated by (P, Q) when its delta at every epsilon, on every pair of neighbours, is at most
+that of P against Q; compositions of mechanisms are then dominated by products of their pairs (Zhu, Dong and
+Wang 2022, theorem 10). P stands for the data set with the record, Q for the one without it; exchanged they
+dominate the other direction. `symmetric` pairs have the same losses either way.
 
-A pair answers in *cells*: the masses that P and Q put on losses between given edges. Both are computed to relative
-precision far into the tails, so that a delta of 1e-30 after 1e7 compositions keeps its digits.
+A pair answers in *cells*: the masses that P and Q put on losses between given edges. Both are computed to
+relative precision far into the tails, so that a delta of 1e-30 after 1e7 compositions keeps its digits.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import ClassVar, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,8 @@ class Pair(Protocol):
         """Whether (Q, P) has the same losses as (P, Q)."""
 
     def cells(self, edges: Array) -> tuple[Array, Array]:
-        """The masses (of P, of Q) on losses below `edges[0]`, between consecutive edges, and above `edges[-1]`.
+        """The masses (of P, of Q) on losses below `edges[0]`, between consecutive edges, and above
+        `edges[-1]`.
 
         A loss equal to an edge may be counted on either side of it.
         """
@@ -73,7 +74,7 @@ class Gaussian:
     """N(mu, 1) against N(0, 1): the loss is N(mu^2/2, mu^2) under P and N(-mu^2/2, mu^2) under Q."""
 
     mu: float
-    symmetric: bool = True
+    symmetric: ClassVar[bool] = True
 
     def cells(self, edges: Array) -> tuple[Array, Array]:
         """See `Pair`."""
@@ -107,8 +108,8 @@ class Atoms:
     def cells(self, edges: Array) -> tuple[Array, Array]:
         """See `Pair`."""
         cell = np.searchsorted(edges, self.losses)
-        p = np.bincount(cell, weights=self.p, minlength=len(edges) + 1)
-        q = np.bincount(cell, weights=self.q, minlength=len(edges) + 1)
+        p: Array = np.bincount(cell, weights=self.p, minlength=len(edges) + 1).astype(np.float64)
+        q: Array = np.bincount(cell, weights=self.q, minlength=len(edges) + 1).astype(np.float64)
         p[-1] += self.infinity
         q[0] += self.minus_infinity
         return p, q
@@ -132,15 +133,26 @@ def randomized_response(epsilon: float) -> Atoms:
     return Atoms(losses, np.array([lie, truth]), np.array([truth, lie]), symmetric=True)
 
 
+def bucket_response(noise: float, buckets: int) -> Atoms:
+    """Randomised response over k buckets: with probability `noise` a bucket at random, else the true one."""
+    other = noise / buckets
+    truth = 1 - noise + other
+    loss = math.log(truth / other)
+    p = np.array([other, (buckets - 2) * other, truth])
+    return Atoms(np.array([-loss, 0.0, loss]), p, p[::-1].copy(), symmetric=True)
+
+
 def discrete_laplace(parameter: float, sensitivity: int) -> Atoms:
     """Integer noise with mass proportional to exp(-parameter |x|), moved by `sensitivity`."""
-    # Between the two centres the loss steps by 2 * parameter; outside it is constant, so the tails are two atoms.
+    # Between the two centres the loss steps by 2 * parameter; outside it is constant, so the tails are two
+    # atoms.
     position = np.arange(sensitivity + 1)
     mass = math.tanh(parameter / 2) * np.exp(-parameter * (sensitivity - position))
     tail = 1 / (1 + math.exp(-parameter))
     mass[-1] = tail
     mass[0] = math.exp(-parameter * sensitivity) * tail
-    return Atoms(parameter * (2.0 * position - sensitivity), mass, mass[::-1].copy(), symmetric=True)
+    losses: Array = np.asarray(parameter * (2.0 * position - sensitivity), dtype=np.float64)
+    return Atoms(losses, mass, mass[::-1].copy(), symmetric=True)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """One privacy loss distribution over everything that happened: epsilon from delta, delta from epsilon.
 
-Grids are refined until the answer settles. Every grid gives an upper bound, so an unsettled answer is still safe.
+Grids are refined until the answer settles. Every grid gives an upper bound, so an unsettled answer is still
+safe.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from sparsedp.accounting.analytic_gaussian import analytic_gaussian_delta, analytic_gaussian_epsilon
-from sparsedp.accounting.direction import Direction, Outline, Pairs
+from sparsedp.accounting.direction import ROUNDING, Direction, Outline, Pairs
 from sparsedp.accounting.dominating import NoPrivacy, dominating_pairs, merged
 from sparsedp.accounting.events import Events
 from sparsedp.accounting.pairs import Gaussian
@@ -18,7 +19,7 @@ from sparsedp.accounting.tilted import GridTooLarge, TiltedLoss
 
 
 def tolerance(epsilon: float) -> float:
-    """How far a settled epsilon may lie above the exact one: 2e-4 of it up to 1, 2e-4 up to 10, 2e-5 of it from there."""
+    """How far above the exact epsilon a settled one may lie: 2e-4 of it up to 1, 2e-4 up to 10, then 2e-5 of it."""
     return max(2e-4 * min(epsilon, 1.0), 2e-5 * epsilon, 1e-7)
 
 
@@ -76,7 +77,7 @@ def _delta_one_way(pairs: Pairs, reverse: bool, epsilon: float) -> float:
             decay=saddle if decay is None else decay,
         )
         loss, _ = direction.compose_affordably(direction.grids(max(precision, tolerance(epsilon))))
-        delta = min(delta, loss.delta_at(epsilon))
+        delta = min(delta, loss.delta_at(epsilon) * (1 + ROUNDING))
         decay, log_delta = _decay(loss, epsilon), math.log(max(delta, 1e-280))
     return delta
 
@@ -86,7 +87,7 @@ def _directions(pairs: Pairs) -> tuple[bool, ...]:
 
 
 def _epsilon_one_way(pairs: Pairs, reverse: bool, delta: float, slack: float, enough: float) -> Answer:
-    """Epsilon in one direction, first roughly, then settled; below `enough`, the other direction's, roughly will do."""
+    """Epsilon in one direction, first roughly, then settled; below `enough` (the other's) roughly will do."""
     outline = Outline.of(pairs, reverse=reverse, log_delta=math.log(delta))
     saddle, near = outline.sketch.tilt_for_delta(delta)
     answer, decay = Answer(math.inf), saddle
@@ -109,6 +110,7 @@ def _epsilon_one_way(pairs: Pairs, reverse: bool, delta: float, slack: float, en
 def _settle(direction: Direction, delta: float, tolerance: float, enough: float) -> tuple[Answer, TiltedLoss]:
     """Halve the grids until epsilon moves by no more than the rounding that the tolerance allows."""
     loss, grids = direction.compose_affordably(direction.grids(tolerance).scaled(2))
+    delta *= 1 - ROUNDING
     value = loss.epsilon_at(delta)
     while value > enough:
         grids = grids.scaled(0.5)

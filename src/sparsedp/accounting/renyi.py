@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from dp_accounting.rdp import RdpAccountant
 
@@ -11,6 +13,7 @@ from sparsedp.accounting.pairs import Array, Atoms
 _ORDERS: Array = 1 + np.logspace(-1.5, 5, 260)
 _POINTS = 4000
 _LEAST_LOG_DELTA = -700.0
+_ROUNDING = 1e-13  # of a divergence of one event, in floating point
 
 
 def has_renyi(event: DpEvent) -> bool:
@@ -19,25 +22,30 @@ def has_renyi(event: DpEvent) -> bool:
 
 
 def renyi_epsilon(events: Events, delta: float) -> float:
-    """An upper bound on epsilon by Renyi divergences alone; looser than a loss distribution, but always quick."""
-    accountant = RdpAccountant(orders=np.concatenate([np.arange(2, 64), 2.0 ** np.arange(6, 13)]))
+    """An upper bound on epsilon by Renyi divergences alone: looser than a loss distribution, always quick."""
+    orders = np.concatenate([np.arange(2, 64), 2.0 ** np.arange(6, 13)])
+    divergences = _divergences(events, orders) + _ROUNDING * sum(count for _, count in events)
+    epsilons = divergences + np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)
+    return max(float(np.nanmin(epsilons)), 0.0)
+
+
+def _divergences(events: Events, orders: Array) -> Array:
+    accountant = RdpAccountant(orders=orders)
     for event, count in events:
         accountant.compose(event, count)
-    return float(accountant.get_epsilon(delta))
+    # Cancellation can leave them below zero, or undefined at orders where they are too large.
+    return np.maximum(np.asarray(accountant.rdp, dtype=np.float64), 0.0)
 
 
 def renyi_pair(events: Events) -> Atoms:
     """One pair for all these events together: their divergences add before they are turned into a curve.
 
-    Guarantee: dominates the composition in both directions. Proof: at e >= 0 its delta is at most
-    g(e) = min over orders a of exp((a - 1)(R(a) - e + ln(1 - 1/a))) / a (Canonne, Kamath and Steinke 2020,
-    proposition 12), whichever neighbour comes first, and so 1 - e^-e (1 - g(e)) at -e. The true curve, convex in e^e,
-    lies below the lower hull of these; the hull is the curve of the pair returned.
+    Guarantee: dominates the composition in both directions. Proof: at e >= 0 its delta is at most g(e) =
+    min over orders a of exp((a - 1)(R(a) - e + ln(1 - 1/a))) / a (Canonne, Kamath and Steinke 2020,
+    proposition 12), whichever neighbour comes first, and so 1 - e^-e (1 - g(e)) at -e. The true curve,
+    convex in e^e, lies below the lower hull of these; the hull is the curve of the pair returned.
     """
-    accountant = RdpAccountant(orders=_ORDERS)
-    for event, count in events:
-        accountant.compose(event, count)
-    divergences = np.asarray(accountant.rdp, dtype=np.float64)
+    divergences = _divergences(events, _ORDERS)
     if not np.isfinite(divergences).any():
         return Atoms(np.zeros(1), np.zeros(1), np.zeros(1), 1.0, 1.0, symmetric=True)
     finite = np.isfinite(divergences)
@@ -46,7 +54,7 @@ def renyi_pair(events: Events) -> Atoms:
 
 def _log_delta(losses: Array, orders: Array, divergences: Array) -> Array:
     exponents = (orders - 1) * (divergences - losses[:, None] + np.log1p(-1 / orders)) - np.log(orders)
-    return np.minimum(exponents.min(axis=1), 0.0)
+    return np.asarray(np.minimum(exponents.min(axis=1), 0.0), dtype=np.float64)
 
 
 def _pair_below(orders: Array, divergences: Array) -> Atoms:
@@ -82,7 +90,7 @@ def _pair_below(orders: Array, divergences: Array) -> Atoms:
 
 
 def _masses(losses: Array, delta: Array) -> Array:
-    """The P-masses at the corners of a piecewise linear curve in e^loss: e^loss times the change of its slope."""
+    """The P-masses at the corners of a curve piecewise linear in e^loss: e^loss times the change of slope."""
     fall, gap = -np.diff(delta), np.diff(losses)
     p = np.zeros(len(losses))
     p[1:] += fall / -np.expm1(-gap)

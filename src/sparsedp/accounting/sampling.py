@@ -1,21 +1,16 @@
-"""Poisson sampling of any pair, and Gaussians whose shift is random."""
+"""Poisson sampling of any pair."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.special import log_ndtr, logsumexp
-from scipy.stats import binom
 
-from sparsedp.accounting.pairs import SKETCH, Array, Gaussian, Pair, Weighted, normal_cells, normal_quantile
+from sparsedp.accounting.pairs import Array, Pair
 
 _LARGE = 700.0  # e^700 is still a float
-_TABLE = 8000
-_CHUNK = 1 << 14
 
 
 def sampled_loss(loss: Array, rate: float) -> Array:
@@ -25,7 +20,7 @@ def sampled_loss(loss: Array, rate: float) -> Array:
 
 
 def unsampled_loss(loss: Array, rate: float) -> Array:
-    """The inverse of `sampled_loss`, ln(1 + (e^loss - 1)/rate); -inf at and below its least value ln(1 - rate)."""
+    """The inverse of `sampled_loss`, ln(1 + (e^loss - 1)/rate); -inf at and below the least, ln(1 - rate)."""
     with np.errstate(divide="ignore"):
         near = np.log1p(np.maximum(np.expm1(np.minimum(loss, 1.0)) / rate, -1.0))
     return np.where(
@@ -37,14 +32,15 @@ def unsampled_loss(loss: Array, rate: float) -> Array:
 class PoissonSampled:
     """(1 - rate) Q + rate P against Q: the record is in the batch with probability `rate`.
 
-    Guarantee: dominates any mechanism dominated by (P, Q) run on a Poisson sample, add-or-remove-one (Zhu, Dong and
-    Wang 2022, theorem 11); its remove direction has delta(x) = rate * delta_PQ(ln(1 + (e^x - 1)/rate)), and the add
-    direction is its reversal. Everything that reads one batch must be *inside* the pair that is sampled.
+    Guarantee: dominates any mechanism dominated by (P, Q) run on a Poisson sample, add-or-remove-one (Zhu,
+    Dong and Wang 2022, theorem 11); its remove direction has delta(x) = rate * delta_PQ(ln(1 + (e^x -
+    1)/rate)), and the add direction is its reversal. Everything that reads one batch must be *inside* the
+    pair that is sampled.
     """
 
     pair: Pair
     rate: float
-    symmetric: bool = False
+    symmetric: ClassVar[bool] = False
 
     def cells(self, edges: Array) -> tuple[Array, Array]:
         """See `Pair`."""
@@ -62,150 +58,3 @@ class PoissonSampled:
     def sketch(self, tail: float) -> Array:
         """See `Pair`."""
         return np.unique(sampled_loss(self.pair.sketch(tail), self.rate))
-
-
-@dataclass(frozen=True)
-class GaussianMixture:
-    """sum_i probability_i N(shift_i, 1) against N(0, 1), shifts not negative: the record's weight is random."""
-
-    shifts: tuple[float, ...]
-    probabilities: tuple[float, ...]
-    symmetric: bool = False
-
-    def loss(self, x: Array) -> Array:
-        """ln(P/Q) at x, increasing in x."""
-        return self._loss_and_slope(x)[0]
-
-    def _loss_and_slope(self, x: Array) -> tuple[Array, Array]:
-        shifts, log_weights = np.array(self.shifts), np.log(self.probabilities)
-        loss, slope = np.empty(len(x)), np.empty(len(x))
-        for start in range(0, len(x), _CHUNK):
-            part = slice(start, start + _CHUNK)
-            exponents = np.outer(x[part], shifts) + (log_weights - shifts**2 / 2)
-            top = exponents.max(axis=1)
-            terms = np.exp(exponents - top[:, None])
-            total = terms.sum(axis=1)
-            loss[part], slope[part] = top + np.log(total), (terms @ shifts) / total
-        return loss, slope
-
-    def cells(self, edges: Array) -> tuple[Array, Array]:
-        """See `Pair`."""
-        x = self._inverse_loss(edges)
-        q = normal_cells(x)
-        p = sum(
-            weight * normal_cells(x - shift)
-            for weight, shift in zip(self.probabilities, self.shifts, strict=True)
-        )
-        return np.asarray(p), q
-
-    def _inverse_loss(self, losses: Array) -> Array:
-        """x with loss(x) = losses, interpolated and then by Newton steps; infinite outside the losses there are."""
-        grid = np.linspace(*self._ends(1e-300), _TABLE)
-        values = self.loss(grid)
-        inside = (losses > values[0]) & (losses < values[-1])
-        x = np.interp(losses[inside], values, grid)
-        for _ in range(2):
-            loss, slope = self._loss_and_slope(x)
-            step = (losses[inside] - loss) / np.maximum(slope, 1e-300)
-            x = x + np.clip(step, grid[0] - grid[1], grid[1] - grid[0])
-        result = np.where(losses <= values[0], -np.inf, np.inf)
-        result[inside] = np.maximum.accumulate(x)
-        return result
-
-    def _ends(self, tail: float) -> tuple[float, float]:
-        """x below which Q, and above which P, has mass at most `tail`."""
-        z = normal_quantile(tail)
-        log_weights = np.log(self.probabilities)
-
-        def log_mass_above(x: float) -> float:
-            return float(logsumexp(log_weights + log_ndtr(np.array(self.shifts) - x))) - math.log(tail)
-
-        top = max(self.shifts) + z + 1
-        return -z, float(brentq(log_mass_above, -z - 1, top)) if log_mass_above(-z - 1) > 0 else -z + 1
-
-    def span(self, tail: float) -> tuple[float, float]:
-        """See `Pair`."""
-        low, high = self.loss(np.array(self._ends(tail)))
-        return float(low), float(high)
-
-    def sketch(self, tail: float) -> Array:
-        """See `Pair`."""
-        return np.unique(self.loss(np.linspace(*self._ends(tail), SKETCH)))
-
-
-def gaussian_mixture(std: float, shifts: Sequence[float], probabilities: Sequence[float]) -> GaussianMixture:
-    """The pair of a `MixtureOfGaussiansDpEvent`; shifts of probability zero are dropped, equal ones merged."""
-    if len(shifts) != len(probabilities) or not len(shifts):
-        raise ValueError("sampling_probs must have one entry for each of sensitivities, and at least one")
-    if min(shifts) < 0 or min(probabilities) < 0 or abs(math.fsum(probabilities) - 1) > 1e-9:
-        raise ValueError(
-            "sensitivities must not be negative, and sampling_probs must be probabilities adding to 1"
-        )
-    merged: dict[float, float] = {}
-    for shift, probability in sorted(zip(shifts, probabilities, strict=True)):
-        if probability > 0:
-            merged[shift / std] = merged.get(shift / std, 0.0) + probability
-    return GaussianMixture(tuple(merged), tuple(merged.values()))
-
-
-@dataclass(frozen=True)
-class SampledReplacement:
-    """(1 - rate) N(0, 1) + rate N(mu, 1) against (1 - rate) N(0, 1) + rate N(-mu, 1): the record may be exchanged."""
-
-    mu: float
-    rate: float
-    symmetric: bool = True
-
-    def cells(self, edges: Array) -> tuple[Array, Array]:
-        """See `Pair`."""
-        x = self._inverse_loss(edges)
-        centre = normal_cells(x)
-        up, down = normal_cells(x - self.mu), normal_cells(x + self.mu)
-        return (1 - self.rate) * centre + self.rate * up, (1 - self.rate) * centre + self.rate * down
-
-    def _inverse_loss(self, losses: Array) -> Array:
-        # With y = e^(mu x): y e^(-loss/2) solves z^2 - 2 s z - 1 = 0, s = (1 - rate) sinh(loss/2) e^(mu^2/2) / rate.
-        if self.rate == 1:
-            return losses / (2 * self.mu)
-        half = np.abs(losses) / 2
-        with np.errstate(divide="ignore"):
-            log_s = (
-                half
-                + np.log(-np.expm1(-2 * half) / 2)
-                + math.log1p(-self.rate)
-                - math.log(self.rate)
-                + self.mu**2 / 2
-            )
-        arcsinh = np.where(log_s > 30, log_s + math.log(2), np.arcsinh(np.exp(np.minimum(log_s, 30))))
-        return np.sign(losses) * (half + arcsinh) / self.mu
-
-    def span(self, tail: float) -> tuple[float, float]:
-        """See `Pair`."""
-        x = self.mu + normal_quantile(tail)
-        log_other = math.log1p(-self.rate) if self.rate < 1 else -math.inf
-        log_rate = math.log(self.rate)
-        top = np.logaddexp(log_other, log_rate + self.mu * x - self.mu**2 / 2)
-        high = float(top - np.logaddexp(log_other, log_rate - self.mu * x - self.mu**2 / 2))
-        return -high, high
-
-    def sketch(self, tail: float) -> Array:
-        """See `Pair`."""
-        x = np.linspace(-1, 1, SKETCH) * (self.mu + normal_quantile(tail))
-        log_other = math.log1p(-self.rate) if self.rate < 1 else -math.inf
-        up = np.logaddexp(log_other, math.log(self.rate) + self.mu * x - self.mu**2 / 2)
-        down = np.logaddexp(log_other, math.log(self.rate) - self.mu * x - self.mu**2 / 2)
-        return np.unique(up - down)
-
-
-def truncated_poisson_gaussian(size: int, rate: float, batch: int, sigma: float) -> Pair:
-    """Poisson batches cut at `batch` examples (Chua et al. 2025): with some probability the record displaces another.
-
-    Given that the batch is full, the record is in it with the conditional probability below and then takes the place of
-    another (a change of two sensitivities, bounded by the replacement pair); otherwise it is plain Poisson sampling.
-    """
-    plain = PoissonSampled(Gaussian(1 / sigma), rate) if rate < 1 else Gaussian(1 / sigma)
-    full = float(binom.sf(batch - 1, size - 1, rate))
-    if full == 0:
-        return plain
-    present = min(1.0, float(binom.sf(batch, size, rate)) * batch / full / size)
-    return Weighted(full, SampledReplacement(2 / sigma, present), plain) if present > 0 else plain

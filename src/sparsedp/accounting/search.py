@@ -17,11 +17,12 @@ def solve_falling(
     limits: tuple[float, float],
     exponent: float = -1.0,
 ) -> tuple[float, float]:
-    """(x, exponent): x within `limits` with aim - slack <= function(x) <= aim, for a function that falls with x.
+    """(x, exponent): x within `limits` with aim - slack <= function(x) <= aim, for a function that falls
+    with x.
 
-    Steps follow the power law x^exponent through the last two points, kept within what is known of the root. Where the
-    function jumps over the interval, x is next to the jump on its lower side; where it stays on one side of it up to a
-    limit, x is that limit.
+    Steps follow the power law x^exponent through the last two points, kept within what is known of the
+    root. Where the function jumps over the interval, x is next to the jump on its lower side; where it
+    stays on one side of it up to a limit, x is that limit.
     """
     low, high = limits
     x, last = guess, (math.nan, math.nan)
@@ -54,7 +55,7 @@ def _exponent(one: tuple[float, float], two: tuple[float, float], otherwise: flo
 def _next(
     x: float, y: float, wanted: float, exponent: float, reach: float, between: tuple[float, float]
 ) -> float:
-    """Along the power law, but by no more than `reach` and strictly inside what the root is known to lie between."""
+    """Along the power law, by no more than `reach` and strictly inside what the root lies between."""
     if y > 0 and math.isfinite(y):
         move = min(max((wanted / y) ** (1 / exponent), 1 / reach), reach)
     else:
@@ -64,9 +65,11 @@ def _next(
 
 
 def last_fitting(cost: Callable[[int], float], limit: float, *, guess: int, most: int) -> int:
-    """The n below `most` with cost(n) <= limit < cost(n + 1), for a cost that rises with n and is within the limit at 0.
+    """The n below `most` with cost(n) <= limit < cost(n + 1), for a cost that rises with n and is within
+    the limit at 0.
 
-    Secant steps, each followed by a look at the neighbour that would end the search; halving if they take too long.
+    Secant steps, each followed by a look at the neighbour that would end the search; halving if they take
+    too long.
     """
     low, high = 0, most
     last: tuple[int, float] | None = None

@@ -34,11 +34,11 @@ class Part:
     def tilted(self, tilt: float) -> Array:
         """The masses, tilted and normalised."""
         exponent = self.log_p + tilt * self.losses
-        masses: Array = np.exp(exponent - exponent.max())
-        return masses / masses.sum()
+        masses = np.exp(exponent - exponent.max())
+        return np.asarray(masses / masses.sum(), dtype=np.float64)
 
     def rounding(self, tilt: float, step: float) -> float:
-        """The variance that rounding all copies to a grid of `step` adds: E (loss - low)(high - loss) over a cell each."""
+        """The variance that rounding all copies to a grid adds: the mean of (loss - low)(high - loss) in a cell."""
         within = np.mod(self.losses, step)
         return self.count * float(self.tilted(tilt) @ (within * (step - within)))
 
@@ -92,23 +92,26 @@ class Sketch:
 
         return _minimum(lambda log_tilt: max(log_delta(log_tilt), -690.0))  # a float's smallest delta
 
-    def gentle_tilt(self, tilt: float, epsilon: float, log_noise: float) -> float:
-        """The least tilt under which noise of size e^log_noise, relative to the bulk, does not matter at `epsilon`.
+    def gentle_tilt(self, saddle: float, epsilon: float, log_noise: float) -> float:
+        """About the least tilt under which noise of e^log_noise, relative to the bulk, does not matter at `epsilon`.
 
-        Noise in tilted masses is felt at `epsilon` multiplied by e^(K(tilt) - tilt epsilon), which falls until `tilt`.
-        Less tilt means lighter upper tails, hence a smaller window.
+        Noise in tilted masses is felt at `epsilon` times e^(K(tilt) - tilt epsilon), which falls until the saddle. Less
+        tilt means lighter upper tails, hence a smaller window: so no more than needed, or than has an effect.
         """
-        low, high = 0.0, tilt
-        if self.log_mgf(tilt) - tilt * epsilon > -log_noise:
-            return tilt
-        for _ in range(6 if log_noise > 0 else 0):
+        if log_noise <= 0:
+            return 0.0
+        enough = max(-log_noise, self.log_mgf(saddle) - saddle * epsilon + 1)
+        low, high = 0.0, saddle
+        for _ in range(6):
             middle = (low + high) / 2
-            enough = self.log_mgf(middle) - middle * epsilon <= -log_noise
-            low, high = (low, middle) if enough else (middle, high)
-        return high if log_noise > 0 else 0.0
+            if self.log_mgf(middle) - middle * epsilon <= enough:
+                high = middle
+            else:
+                low = middle
+        return high
 
     def window(self, tail: float) -> tuple[float, float]:
-        """Losses (low, high) with Q-mass below and P-mass above of about `tail` at most, by Chernoff bounds."""
+        """Losses (low, high) with Q-mass below and P-mass above of about `tail`, by Chernoff bounds."""
         scale = 1 / math.sqrt(max(self.moments(0.0)[1], 1e-300))
         budget = -math.log(tail)
         tilts = [scale * 2.0**j for j in range(-6, 9)]
@@ -119,7 +122,7 @@ class Sketch:
         return max(low, sum(end[0] for end in ends)), min(high, sum(end[1] for end in ends))
 
     def ladder(self, low: float, high: float, reach: float) -> Iterator[tuple[float, float, float]]:
-        """Tilts (with their mean and standard deviation) whose bulks cover the losses from `low` to `high`."""
+        """Tilts, with their means and standard deviations, whose bulks cover `low` to `high`."""
         tilt = -0.5
         for direction in (-1, 1):
             tilt = -0.5 if direction < 0 else -0.5 + self._stride(-0.5, reach)

@@ -12,8 +12,8 @@ from sparsedp.accounting.pairs import Pair, randomized_response
 def sparse_vector_pairs(event: SparseVectorDpEvent) -> list[tuple[Pair, int]]:
     """One randomised response for each round up to a positive, one Laplace for each published answer.
 
-    Guarantee and proof: see `SparseVectorDpEvent`. No smaller pair covers all inputs: on queries of which one outcome
-    decides, a round's loss comes arbitrarily close to +-`round_epsilon`.
+    Guarantee and proof: see `SparseVectorDpEvent`. No smaller pair covers all inputs: on queries of which
+    one outcome decides, a round's loss comes arbitrarily close to +-`round_epsilon`.
     """
     pairs: list[tuple[Pair, int]] = [(randomized_response(event.round_epsilon), event.positives)]
     if math.isfinite(event.answer_scale):

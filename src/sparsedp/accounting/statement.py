@@ -15,8 +15,8 @@ REPLACE_ONE = "replace-one"
 class PrivacyStatement:
     """A guarantee with everything needed to read it: for whom, against which neighbours, on what release.
 
-    `private` is False when the numbers do not hold for the run at hand: the noise came from a known seed, or there
-    was none. `notes` carry qualifications (for instance: "valid for the final model only").
+    `private` is False when the numbers do not hold for the run at hand: the noise came from a known seed,
+    or there was none. `notes` carry qualifications (for instance: "valid for the final model only").
     """
 
     epsilon: float

@@ -1,7 +1,8 @@
-"""Composed privacy losses, tilted so that the part which decides the answer is the bulk of the distribution.
+"""Composed privacy losses, tilted so that the part which decides the answer is the bulk of the
+distribution.
 
-Tilting multiplies the mass at a loss by e^(tilt loss). It commutes with composition, and it makes the rounding errors
-of an FFT relative to the delta asked for instead of relative to 1.
+Tilting multiplies the mass at a loss by e^(tilt loss). It commutes with composition, and it makes the
+rounding errors of an FFT relative to the delta asked for instead of relative to 1.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ class GridTooLarge(Exception):
 class TiltedLoss:
     """P-mass `weights[i] exp(log_scale - tilt * loss)` at loss `step * (first + i)`; the weights add to 1.
 
-    `infinity` bounds the P-mass that is not on the grid. Below the grid there may be mass too: nothing is said of
-    epsilons there.
+    `infinity` bounds the P-mass that is not on the grid. Below the grid there may be mass too: nothing is
+    said of epsilons there.
     """
 
     step: float
@@ -60,7 +61,7 @@ class TiltedLoss:
         return min(1.0, self.infinity + math.exp(min(log_mass, 0.0)))
 
     def epsilon_at(self, delta: float) -> float:
-        """An upper bound on the least epsilon >= 0 with delta at most `delta`; infinite where `infinity` passes it."""
+        """An upper bound on the least epsilon >= 0 with delta at most `delta`; infinite if `infinity` passes it."""
         if self.infinity >= delta:
             return math.inf
         start = max(float(self.losses[0]), 0.0)  # below the grid nothing is known
@@ -68,13 +69,15 @@ class TiltedLoss:
         losses, weights = self.losses[above:], self.weights[above:]
         if not len(losses):
             return start
-        # In units of the target and from the top: `upper` sums the masses, `lower` the same times e^(base - loss).
+        # In units of the target and from the top: `upper` sums the masses, `lower` the same times e^(base -
+        # loss).
         shift = self.log_scale - math.log(delta - self.infinity)
         mass = weights * np.exp(np.minimum(shift - self.tilt * losses, _LARGE))
         upper = np.cumsum(mass[::-1])[::-1]
         base = float(losses[min(int(np.searchsorted(-upper, -1.0)), len(losses) - 1)])  # not below the answer
         lower = np.cumsum((mass * np.exp(np.minimum(base - losses, _LARGE)))[::-1])[::-1]
-        # delta at a point counts what lies above it; the answer is just below the first grid point that passes.
+        # delta at a point counts what lies above it; the answer is just below the first grid point that
+        # passes.
         points = np.minimum(np.concatenate([[start], losses[:-1]]), base)
         crossing = int(np.argmax(np.append(upper - np.exp(points - base) * lower <= 1, True))) - 1
         return start if crossing < 0 else max(start, base + math.log((upper[crossing] - 1) / lower[crossing]))
@@ -105,8 +108,9 @@ class TiltedLoss:
     ) -> TiltedLoss:
         """`count` independent copies, if that takes no more than `most` points; else raises `GridTooLarge`.
 
-        Tilted mass of e^log_negligible may leave the window at either end; the FFT wraps it round to the other end, where
-        it only adds. From the top, where it is at most e^log_unplaced of P, it is counted as infinite loss besides.
+        Tilted mass of e^log_negligible may leave the window at either end; the FFT wraps it round to the
+        other end, where it only adds. From the top, where it is at most e^log_unplaced of P, it is counted
+        as infinite loss besides.
         """
         if count == 1:
             return self
@@ -131,9 +135,9 @@ class TiltedLoss:
     def _window(self, count: int, log_negligible: float, log_unplaced: float) -> tuple[int, int, float]:
         """Offsets (low, high) on the composed grid, and ln of a bound on the P-mass above `high`.
 
-        Chernoff: with growth g(s) = ln sum weights e^(s loss), tilted mass above h is at most exp(count g(s) - s h) for
-        every s > 0, and P-mass at most e^(scale - tilt h) times that. The s are chosen on weights gathered into blocks;
-        the bounds are then computed from all of them.
+        Chernoff: with growth g(s) = ln sum weights e^(s loss), tilted mass above h is at most exp(count
+        g(s) - s h) for every s > 0, and P-mass at most e^(scale - tilt h) times that. The s are chosen on
+        weights gathered into blocks; the bounds are then computed from all of them.
         """
         index = np.arange(len(self.weights), dtype=np.float64)
         starts = np.arange(0, len(self.weights), -(-len(self.weights) // _BLOCKS))
@@ -148,7 +152,8 @@ class TiltedLoss:
         rate = _best_rate(_RATES / std, away, mass, count, log_negligible)
         growth = count * self._growth(rate, mean)
         above = (growth - log_negligible) / rate
-        # In P-mass: count log_scale - tilt * loss + growth - rate * (above), with loss = origin + step * above.
+        # In P-mass: count log_scale - tilt * loss + growth - rate * (above), with loss = origin + step *
+        # above.
         slope = self.tilt * self.step
         origin = count * (self.log_scale - slope * (self.first + mean))
         above = max(above, (origin + growth - log_unplaced) / (rate + slope))

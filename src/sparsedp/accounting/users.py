@@ -15,12 +15,14 @@ _NEGLIGIBLE = 1e-30
 def user_step_event(
     noise_multiplier: float, sampling_rate: float, rows_per_user: int
 ) -> MixtureOfGaussiansDpEvent:
-    """One Gaussian step on a Poisson batch of examples, as seen by a user with at most `rows_per_user` rows.
+    """One Gaussian step on a Poisson batch of examples, as seen by a user with at most `rows_per_user`
+    rows.
 
-    Guarantee: add-or-remove-one *user*; releases the noisy sum of clipped examples (noise multiplier with respect to one
-    example). Proof: of the user's rows Binomial(rows, rate) are in the batch, each moves the sum by at most the clipping
-    norm, so the pair is dominated by a mixture of Gaussians with those shifts (Choquette-Choo et al. 2023, corollary
-    4.7); fewer rows shift less. Counts so rare that they do not matter are taken for the largest one.
+    Guarantee: add-or-remove-one *user*; releases the noisy sum of clipped examples (noise multiplier with
+    respect to one example). Proof: of the user's rows Binomial(rows, rate) are in the batch, each moves the
+    sum by at most the clipping norm, so the pair is dominated by a mixture of Gaussians with those shifts
+    (Choquette-Choo et al. 2023, corollary 4.7); fewer rows shift less. Counts so rare that they do not
+    matter are taken for the largest one.
     """
     sigma = check_positive("noise_multiplier", noise_multiplier)
     rate = check_rate("sampling_rate", sampling_rate)

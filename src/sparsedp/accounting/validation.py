@@ -1,4 +1,4 @@
-"""Checks of arguments: each returns the value as a plain number or raises a `ValueError` that names the argument."""
+"""Checks of arguments: each returns a plain number, or raises a `ValueError` that names the argument."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-
+"""The command line: thin files that parse, call and print."""

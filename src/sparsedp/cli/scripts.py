@@ -22,11 +22,8 @@ def folder(kind: str) -> Path:
 
 def names(kind: str) -> list[str]:
     """Scripts that can be run, by their names on the command line."""
-    found = []
-    for path in sorted(folder(kind).glob("*.py")):
-        if "\ndef run(" in path.read_text():
-            found.append(path.stem.replace("_", "-"))
-    return found
+    paths = sorted(folder(kind).glob("*.py"))
+    return [path.stem.replace("_", "-") for path in paths if "\ndef run(" in path.read_text()]
 
 
 def load(kind: str, name: str) -> ModuleType:

@@ -33,6 +33,10 @@ def survey(root: nn.Module, recorder: Recorder) -> list[Watch]:
             if reason is not None:
                 raise UnsupportedModule(name, module, reason)
             watches.append(Watch(recorder, name, module, rule, trainable))
+    seen = {parameter for watch in watches for parameter in watch.parameters.values()}
+    for name, parameter in root.named_parameters():
+        if parameter.requires_grad and parameter not in seen:
+            raise ValueError(f"parameter {name!r}: belongs to no module whose forward could use it")
     return watches
 
 

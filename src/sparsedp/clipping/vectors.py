@@ -16,8 +16,8 @@ def wide(values: Tensor) -> Tensor:
 def row_squares(values: Tensor) -> Tensor:
     """Squared length of each vector along the last dimension.
 
-    ``vector_norm`` is the fastest primitive for this: one vectorised pass and no temporary. 2048 x 432 float32
-    on one thread: vector_norm 0.22 ms, vecdot 0.31, mul and sum 0.45, einsum and bmm 1.3.
+    ``vector_norm`` is the fastest primitive for this: one vectorised pass and no temporary. For 2048 x 432
+    float32 on one thread: vector_norm 0.22 ms, vecdot 0.31, mul and sum 0.45, einsum and bmm 1.3.
     """
     norms: Tensor = torch.linalg.vector_norm(wide(values), dim=-1)
     return norms.square_()

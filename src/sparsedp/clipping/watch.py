@@ -134,15 +134,15 @@ class _Run:
 class Call:
     """What a rule keeps of one call of its layer, until the gradient comes."""
 
-    __slots__ = ("_inside", "_task", "_version", "kept", "wanted", "watch")
+    __slots__ = ("_inside", "_task", "_versions", "kept", "wanted", "watch")
 
     def __init__(self, watch: Watch, kept: Any, wanted: Wanted) -> None:
         self.watch = watch
         self.wanted = wanted
         if isinstance(kept, Tensor):
             kept = kept.detach()
-            self._version = kept._version
         self.kept = kept
+        self._versions = _versions(kept)
         # A layer that runs again within a backward pass (re-entrant checkpointing) belongs to that pass.
         self._inside = _running_backward()
         self._task = -1
@@ -155,10 +155,17 @@ class Call:
                 f"module {self.watch.name!r}: a second backward pass runs through one forward pass, which "
                 "would clip the examples of one batch twice; add the losses and call backward once"
             )
-        if isinstance(self.kept, Tensor) and self.kept._version != self._version:
+        if _versions(self.kept) != self._versions:
             raise RuntimeError(
                 f"module {self.watch.name!r}: its input was changed in place after its forward, so that the "
                 "gradient of its weight is lost; use an operation that is not in place"
             )
         self._task = task
         self.watch.recorder.add(task, self, grad)
+
+
+def _versions(kept: Any) -> Any:
+    """How often each kept tensor has been changed in place."""
+    if isinstance(kept, Tensor):
+        return kept._version
+    return [part._version for part in kept if isinstance(part, Tensor)]

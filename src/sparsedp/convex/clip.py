@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -40,6 +40,15 @@ def check_rows(name: str, rows: ArrayLike | sparse.sparray | sparse.spmatrix) ->
     if not np.isfinite(matrix.data).all():
         raise ValueError(f"{name} must be finite, got NaN or an infinity")
     return matrix
+
+
+def as_rows(checked: Any) -> Rows:
+    """Rows that a scikit-learn validator has passed: a CSR array, or an array as it is."""
+    if sparse.issparse(checked):
+        matrix = sparse.csr_array(checked, dtype=np.float64)
+        matrix.sum_duplicates()
+        return matrix
+    return np.asarray(checked, dtype=np.float64)
 
 
 def row_norms(rows: Rows, order: int) -> Floats:

@@ -46,7 +46,7 @@ def _(domain: Box, x: Floats) -> Floats:
 def _(domain: Ball, x: Floats) -> Floats:
     offset = x - domain.center
     norm = float(np.linalg.norm(offset))
-    return x if norm <= domain.radius else np.asarray(domain.center + offset * (domain.radius / norm))
+    return x if norm <= domain.radius else domain.center + offset * (domain.radius / norm)
 
 
 @euclidean_nearest.register

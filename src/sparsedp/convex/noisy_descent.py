@@ -11,12 +11,11 @@ from sparsedp.accounting.validation import check_count, check_delta, check_epsil
 from sparsedp.convex.neighbours import changed_terms
 from sparsedp.convex.noise import GaussianNoise
 from sparsedp.convex.private_minimiser import PrivateMinimiser, minimiser_statement
+from sparsedp.convex.regularization import FREE_MARGIN
 from sparsedp.convex.risk import LinearRisk
 from sparsedp.mechanisms.histogram import Floats
 from sparsedp.randomness import NoiseSource
 
-_FREE_MARGIN = 0.35
-"""Where the number of steps is chosen here: the spread of the margin of a longest row, were it all noise."""
 _MOST_STEPS = 300
 
 
@@ -85,6 +84,6 @@ def _choose_steps(spread: float) -> int:
         moved[step] += 1.0
         look = moved + momentum(step) * (moved - now)
         now = moved
-        if spread * math.sqrt(step + 1) * float(np.linalg.norm(now)) > _FREE_MARGIN:
+        if spread * math.sqrt(step + 1) * float(np.linalg.norm(now)) > FREE_MARGIN:
             return max(1, step)
     return _MOST_STEPS

@@ -18,7 +18,7 @@ from sparsedp.convex.domains import Everywhere
 from sparsedp.convex.neighbours import changed_terms, check_pure_or_delta
 from sparsedp.convex.noise import GaussianNoise, LaplaceNoise, Noise
 from sparsedp.convex.private_minimiser import PrivateMinimiser, minimiser_statement
-from sparsedp.convex.regularization import check_lambda
+from sparsedp.convex.regularization import FREE_MARGIN, check_lambda
 from sparsedp.convex.risk import LinearRisk
 from sparsedp.convex.solver import Objective, minimise
 from sparsedp.randomness import NoiseSource
@@ -27,8 +27,6 @@ _CURVATURE_SHARE = 0.1
 """The share of epsilon that pays for the change of the Hessian, where lambda is chosen here."""
 _SOLVER_SHARE = 0.01
 """The share of epsilon and delta that pays for a minimiser which is not exact."""
-_FREE_MARGIN = 0.5
-"""Where lambda is chosen here: the spread of the margin of a longest row, were it made of noise alone."""
 
 
 def objective_perturbation(
@@ -90,7 +88,7 @@ def objective_noise(
     rest = epsilon - _determinant_cost(risk, lam)
     if rest <= 0:
         raise ValueError(
-            f"lam must be above {_least_lambda(risk, epsilon):.3g} for epsilon = {epsilon:.3g}, got {lam:.3g}: "
+            f"lam must be above {_least_lambda(risk, epsilon):.3g} at epsilon = {epsilon:.3g}, got {lam:.3g}: "
             "else the change of the Hessian alone costs more"
         )
     change = gradient_change(risk, adjacency, pure=delta == 0.0)
@@ -123,7 +121,7 @@ def _choose_lambda(risk: LinearRisk, epsilon: float, delta: float, adjacency: st
     floor = _least_lambda(risk, _CURVATURE_SHARE * epsilon)
     noise = objective_noise(risk, floor, epsilon, delta, adjacency)
     spread = noise.scale * (math.sqrt(2) if delta == 0.0 else 1.0)
-    return max(floor, spread * risk.row_l2 / (risk.n * _FREE_MARGIN))
+    return max(floor, spread * risk.row_l2 / (risk.n * FREE_MARGIN))
 
 
 def _solver_noise(

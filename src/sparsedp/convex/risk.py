@@ -81,7 +81,7 @@ class FunctionRisk:
     """Any convex risk given by functions.
 
     ``value_and_gradient(x)`` returns the *mean* loss and its gradient. The regularity is a promise that the
-    privacy proof rests on: it must hold for any example that might be in the data, not for those alone that are.
+    privacy proof rests on: it must hold for any example that might be in the data, not just for those in it.
     """
 
     value_and_gradient_function: Callable[[Floats], tuple[float, Floats]]

@@ -36,13 +36,12 @@ class Objective:
         """That of all three terms."""
         return self.risk.value_and_gradient(x)[1] + self.lam * x + self.linear
 
-    def hessian_at(self, x: Floats) -> LinearOperator | None:
-        """Its Hessian, if the risk has one."""
+    def hessian_at(self, x: Floats) -> LinearOperator:
+        """Its Hessian, where the risk has one."""
         product = self.risk.hessian_at(x)
-        if product is None:
-            return None
 
         def times(v: Floats) -> Floats:
+            assert product is not None
             return product(v.ravel()) + self.lam * v.ravel()
 
         return LinearOperator((x.size, x.size), matvec=times, dtype=np.float64)
@@ -64,7 +63,7 @@ class Minimiser:
 def minimise(objective: Objective, domain: Domain, *, tolerance: float) -> Minimiser:
     """The minimiser over ``domain``, certified: ``residual <= tolerance``, or ``NotSolved``."""
     start = np.zeros(objective.risk.dimension)
-    if objective.hessian_at(start) is not None:
+    if objective.risk.hessian_at(start) is not None:
         free = _newton(objective, start, tolerance)
         if isinstance(domain, Everywhere) or np.array_equal(euclidean_nearest(domain, free.x), free.x):
             return _certified(free, tolerance)

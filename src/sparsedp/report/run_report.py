@@ -92,11 +92,8 @@ def privacy_card(run: FinishedRun) -> str:
         if statement.private
         else paragraph("NOT PRIVATE: " + "; ".join(statement.notes), "bad")
     )
-    notes = "".join(paragraph(note, "quiet") for note in statement.notes)
-    return (
-        f"<div class=card><strong>{escape(run.name)}</strong>{verdict}"
-        f"{paragraph(str(statement), 'quiet')}{notes}</div>"
-    )
+    words = paragraph(str(statement), "quiet")
+    return f"<div class=card><strong>{escape(run.name)}</strong>{verdict}{words}</div>"
 
 
 def _settings(runs: Sequence[FinishedRun]) -> str:

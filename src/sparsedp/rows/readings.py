@@ -210,8 +210,7 @@ def expand_ranges(starts: Ints, lengths: Ints) -> Ints:
 
 
 def _sums(group: Ints, values: Floats, groups: int) -> Floats:
-    sums: Floats = np.bincount(group, weights=values, minlength=groups)
-    return sums
+    return np.bincount(group, weights=values, minlength=groups).astype(np.float64, copy=False)
 
 
 def _squared_norms(readings: Occurrences) -> Tensor:

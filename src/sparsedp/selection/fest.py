@@ -97,15 +97,15 @@ class FEST(Selection):
 
     def rule(self, space: RowSpace, *, noise_multiplier: float, clip: float, batch: float) -> Rule:
         """The same rows at every step."""
-        return _FixedRows(space, noise_multiplier, clip, batch, selected=Selected(self.numbers(space)))
+        return _FixedRows(space, noise_multiplier, clip, batch, rows=self.numbers(space))
 
 
 @dataclass(frozen=True)
 class _FixedRows(Rule):
-    selected: Selected = Selected(np.empty(0, dtype=np.int64))
+    rows: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
     def select(self, batch: Batch, stream: Stream) -> Selected:
-        return self.selected
+        return Selected(self.rows)
 
 
 @dataclass(frozen=True)

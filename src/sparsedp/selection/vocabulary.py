@@ -6,12 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.stats import norm as normal
 
 from sparsedp.accounting.events import DpEvent, GaussianDpEvent
 from sparsedp.randomness import Stream, bernoulli_positions
 from sparsedp.rows import RowCounts, RowSpace, TableShape, contains, divide
 from sparsedp.selection.fest import FEST
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 
 @dataclass
@@ -30,8 +34,8 @@ class StreamingVocabulary:
     k: int
     mu: float = 0.05
     always_on_rows: int = 1000
-    _ids: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64), repr=False)  # type: ignore[type-arg]
-    _sums: np.ndarray = field(default_factory=lambda: np.empty(0), repr=False)  # type: ignore[type-arg]
+    _ids: Ints = field(default_factory=lambda: np.empty(0, np.int64), repr=False)
+    _sums: Floats = field(default_factory=lambda: np.empty(0), repr=False)
 
     @property
     def space(self) -> RowSpace:
@@ -53,7 +57,8 @@ class StreamingVocabulary:
             RowCounts(ids, exact), space.selectable_size, std, self._threshold(std), stream
         )
         merged, at = np.unique(np.concatenate([self._ids, found.ids]), return_inverse=True)
-        self._sums = np.bincount(at, np.concatenate([self._sums, found.counts]), minlength=merged.size)
+        sums = np.bincount(at, np.concatenate([self._sums, found.counts]), minlength=merged.size)
+        self._sums = sums.astype(np.float64, copy=False)
         self._ids = merged
 
     def _threshold(self, std: float) -> float:

@@ -52,6 +52,5 @@ def _clipped(captured: Captured, norm: float, space: RowSpace) -> dict[str, RowC
 
 def _add(first: RowCounts, second: RowCounts) -> RowCounts:
     ids, place = np.unique(np.concatenate([first.ids, second.ids]), return_inverse=True)
-    return RowCounts(
-        ids, np.bincount(place, np.concatenate([first.counts, second.counts]), minlength=ids.size)
-    )
+    sums = np.bincount(place, np.concatenate([first.counts, second.counts]), minlength=ids.size)
+    return RowCounts(ids, sums.astype(np.float64))

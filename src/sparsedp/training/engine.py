@@ -288,7 +288,8 @@ class _Run:
         if lazy:
             self.lazy = LazyNoise(capture, optimizers, engine.source)
             capture.before_read = self.lazy.before_read
-            self._hooks.append(module.register_state_dict_pre_hook(lambda *_: self._flush()))
+            hook = module.register_state_dict_pre_hook(lambda *_: self._flush())  # type: ignore[no-untyped-call]
+            self._hooks.append(hook)
         self.loader: PoissonLoader | None = None
         if terms.poisson:
             self.loader = PoissonLoader(

@@ -36,6 +36,7 @@ class PoissonLoader:
             raise ValueError(f"physical_batch_size must be at least 1, got {physical_batch_size}")
         self.dataset = loader.dataset
         self.sampling_rate = sampling_rate
+        self._examples = len(loader.dataset)  # type: ignore[arg-type]
         self.steps_per_epoch = max(1, round(1.0 / sampling_rate))
         self.position = 0
         self.mid_batch = False
@@ -63,7 +64,7 @@ class PoissonLoader:
 
     def indices(self, step: int) -> NDArray[np.int64]:
         """The examples of batch number ``step``."""
-        return bernoulli_positions(self._stream.fork(step), len(self.dataset), self.sampling_rate)  # type: ignore[arg-type]
+        return bernoulli_positions(self._stream.fork(step), self._examples, self.sampling_rate)
 
     def __iter__(self) -> Iterator[Any]:
         """The rest of the epoch in which ``position`` lies."""
@@ -92,7 +93,7 @@ class PoissonLoader:
             for indices in pieces:
                 yield fetch[indices]
         else:
-            yield from DataLoader(fetch, sampler=pieces, batch_size=None, **self._options)  # type: ignore[arg-type]
+            yield from DataLoader(fetch, sampler=pieces, batch_size=None, **self._options)
 
 
 class _Fetch(torch.utils.data.Dataset[Any]):

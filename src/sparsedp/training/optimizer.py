@@ -123,7 +123,7 @@ class PrivateOptimizer(Optimizer):
             optimizer.load_state_dict(state)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget gradients and captured passes; between the pieces of one logical batch it forgets nothing."""
+        """Forget gradients and captured passes; between the pieces of a logical batch, nothing."""
         if self._accumulating:
             return
         self._capture.take()
@@ -133,7 +133,7 @@ class PrivateOptimizer(Optimizer):
             optimizer.zero_grad(set_to_none)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one private step. Before the last piece of a logical batch it only remembers the piece."""
         loss = None
         if closure is not None:

@@ -24,6 +24,17 @@ class Scaled(nn.Module):
         return self.last(h)
 
 
+class Scale(nn.Module):
+    """A linear map and a scale, in the precision of the input."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.rand(size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.scale.to(x.dtype)
+
+
 def test_parameters_of_a_custom_module(check):
     capture = check(Scaled(), torch.randn(5, 4))
     assert {"scale", "shifts.0", "shifts.1", "first.weight"} <= set(capture.dense)
@@ -142,6 +153,26 @@ def test_take_works_in_any_grad_mode(grad_mode):
     assert (squares > 0).all()
 
 
+def test_half_precision_outputs_are_compared_as_such():
+    model = nn.Sequential(nn.Linear(4, 64), Scale(64))
+    capture = Capture(model, loss_reduction="sum")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = model(torch.randn(8, 4))
+    assert out.dtype == torch.bfloat16
+    out.float().sum().backward()
+    assert capture.take()[0].dense["1.scale"].squared_norms().dtype == torch.float32
+
+
+def test_an_example_that_is_not_finite_stays_by_itself():
+    model = Scaled()
+    capture = Capture(model, loss_reduction="sum")
+    x = torch.randn(4, 4)
+    x[2] = float("nan")
+    model(x).sum().backward()
+    finite = capture.take()[0].dense["scale"].squared_norms().isfinite()
+    assert finite.tolist() == [True, True, False, True]
+
+
 def run(model: nn.Module, x: Tensor) -> None:
     capture = Capture(nn.Sequential(model), loss_reduction="mean")
     model(x).square().mean().backward()
@@ -221,5 +252,7 @@ def test_a_module_that_returns_no_tensor_is_refused():
 
 def test_gradients_that_would_not_fit_are_refused(monkeypatch):
     monkeypatch.setattr(fallback, "MOST", 50)
-    with pytest.raises(UnsupportedModule, match=r"module '0' \(Scaled\): .*18 parameters times 4 examples"):
+    with pytest.raises(
+        UnsupportedModule, match=r"module '0' \(Scaled\): .*18 parameters for each of 4 examples"
+    ):
         run(Scaled(), torch.randn(4, 4))

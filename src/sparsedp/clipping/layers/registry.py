@@ -25,6 +25,8 @@ class Run(Protocol):
     def trace(self, kept: Any, output: Tensor) -> Tensor:
         """Hand ``kept`` and the gradient of ``output`` to the rule's ``gradients`` after the backward pass.
 
+        ``kept`` is a tensor or a tuple, whose tensors must not be changed in place until then.
+
         What it returns takes the place of ``output``, which must not be a view of what its operation saved.
         """
 
@@ -80,7 +82,7 @@ def covers(*layers: type[nn.Module] | str) -> Register:
 
 
 def covers_derived(*layers: type[nn.Module] | str) -> Register:
-    """Class decorator: this rule is for classes derived from these layers that have a forward of their own."""
+    """Class decorator: this rule is for derived classes of these layers with a forward of their own."""
     return _register(_DERIVED, layers)
 
 

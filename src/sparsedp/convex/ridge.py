@@ -1,0 +1,93 @@
+"""Private ridge regression on a bounded domain."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import RegressorMixin
+from sklearn.utils.validation import validate_data
+
+from sparsedp.accounting.statement import REPLACE_ONE
+from sparsedp.accounting.validation import check_positive
+from sparsedp.convex.clip import as_rows
+from sparsedp.convex.domains import Ball
+from sparsedp.convex.estimators import Mechanism, PrivateLinearModel
+from sparsedp.convex.losses import SquaredLoss
+from sparsedp.convex.regularization import Goal
+from sparsedp.mechanisms.histogram import Floats
+
+
+class PrivateRidge(RegressorMixin, PrivateLinearModel):  # type: ignore[misc]
+    """Ridge regression with differential privacy, weights in a ball (SGO Algorithm 3 with the squared loss).
+
+    The squared loss is Lipschitz on bounded weights, rows and targets only, so all three are bounded: weights
+    (with the intercept) to norm ``radius``, rows to ``data_norm``, targets to ``target_bound``. With radius R,
+    rows of norm B and targets within Y, L = (R B + Y) B.
+
+    Parameters
+    ----------
+    epsilon, delta, adjacency, data_norm, sparsity, lam, goal, fit_intercept, intercept_scaling, seed :
+        as in ``PrivateLogisticRegression``.
+    radius : float, default=1.0
+        The norm of the weights at most. Noise grows with it: scale targets and features by public constants so
+        that one is enough.
+    target_bound : float, default=1.0
+        A public constant. Targets beyond it are moved to it.
+
+    Guarantee: that of ``output_perturbation`` on a ball; unit one row; released ``coef_`` and ``intercept_``.
+    """
+
+    mechanism: Mechanism = "output"
+    domain = None
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        *,
+        delta: float | None = None,
+        adjacency: str = REPLACE_ONE,
+        data_norm: float = 1.0,
+        sparsity: int | None = None,
+        lam: float | None = None,
+        radius: float = 1.0,
+        target_bound: float = 1.0,
+        goal: Goal = "population",
+        fit_intercept: bool = True,
+        intercept_scaling: float = 0.25,
+        seed: int | None = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.adjacency = adjacency
+        self.data_norm = data_norm
+        self.sparsity = sparsity
+        self.lam = lam
+        self.radius = radius
+        self.target_bound = target_bound
+        self.goal = goal
+        self.fit_intercept = fit_intercept
+        self.intercept_scaling = intercept_scaling
+        self.seed = seed
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.regressor_tags.poor_score = True
+        return tags
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Fit to the rows of ``X`` (dense or CSR, never densified) and the targets ``y``."""
+        checked, targets = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, y_numeric=True)
+        bound = check_positive("target_bound", self.target_bound)
+        radius = check_positive("radius", self.radius)
+        constant = self.intercept_scaling if self.fit_intercept else 0.0
+        reach = radius * float(np.hypot(self.data_norm, constant)) + bound
+        clipped = np.clip(np.asarray(targets, dtype=np.float64), -bound, bound)
+        self._fit_linear(as_rows(checked), clipped, SquaredLoss(reach), domain=Ball(radius), slope_clip=None)
+        self.coef_, self.intercept_ = self.coef_[0], self.intercept_[0]
+        return self
+
+    def predict(self, X: ArrayLike) -> Floats:
+        """Inner products with the weights, rows shortened as in fit."""
+        return self._margins(X)[:, 0]

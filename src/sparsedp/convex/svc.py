@@ -1,0 +1,61 @@
+"""A private linear support vector classifier."""
+
+from __future__ import annotations
+
+from sparsedp.accounting.statement import REPLACE_ONE
+from sparsedp.convex.domains import Domain
+from sparsedp.convex.estimators import Mechanism, PrivateLinearClassifier
+from sparsedp.convex.losses import MarginLoss, SmoothedHingeLoss, SoftmaxLoss
+from sparsedp.convex.regularization import Goal
+
+
+class PrivateLinearSVC(PrivateLinearClassifier):
+    """A linear support vector classifier with differential privacy, its hinge rounded over ``smoothing``.
+
+    All parameters but ``smoothing``, the attributes and the guarantee are those of
+    ``PrivateLogisticRegression``. More than two classes: the rounded hinge of Crammer and Singer, jointly.
+
+    Parameters
+    ----------
+    smoothing : float, default=0.5
+        Over how much margin the corner of the hinge is rounded. Less is closer to the hinge, and more curved:
+        pure DP and short steps then cost more.
+    """
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        *,
+        delta: float | None = None,
+        mechanism: Mechanism = "auto",
+        adjacency: str = REPLACE_ONE,
+        data_norm: float = 1.0,
+        sparsity: int | None = None,
+        lam: float | None = None,
+        radius: float = 10.0,
+        domain: Domain | None = None,
+        goal: Goal = "population",
+        fit_intercept: bool = True,
+        intercept_scaling: float = 0.25,
+        smoothing: float = 0.5,
+        seed: int | None = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.mechanism = mechanism
+        self.adjacency = adjacency
+        self.data_norm = data_norm
+        self.sparsity = sparsity
+        self.lam = lam
+        self.radius = radius
+        self.domain = domain
+        self.goal = goal
+        self.fit_intercept = fit_intercept
+        self.intercept_scaling = intercept_scaling
+        self.smoothing = smoothing
+        self.seed = seed
+
+    def _loss(self, classes: int) -> MarginLoss:
+        if classes == 2:
+            return SmoothedHingeLoss(self.smoothing)
+        return SoftmaxLoss(classes, margin=1.0, smoothing=self.smoothing)

@@ -1,0 +1,85 @@
+"""Plotly figures drawn by matplotlib, for documents that show pictures rather than pages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import plotly.graph_objects as go
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+_STYLE = {
+    "svg.hashsalt": "sparsedp",
+    "svg.fonttype": "path",
+    "font.size": 9,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "axes.axisbelow": True,
+}
+"""The hash salt makes the same figure the same file."""
+
+
+def write_svg(path: Path, panels: Mapping[str, go.Figure]) -> None:
+    """Draw the figures (scatter, bar, heat map) side by side into one SVG, each under its title."""
+    if not panels:
+        raise ValueError("panels: there is nothing to draw")
+    with mpl.rc_context(_STYLE):
+        picture = Figure(figsize=(5.2 * len(panels), 3.9), layout="constrained")
+        for place, (title, figure) in enumerate(panels.items(), start=1):
+            axes = picture.add_subplot(1, len(panels), place)
+            _draw(axes, figure)
+            axes.set_title(title, fontsize=10)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        picture.savefig(path, format="svg", metadata={"Date": None})
+
+
+def _draw(axes: Axes, figure: go.Figure) -> None:
+    layout = figure.to_plotly_json()["layout"]
+    for trace in figure.data:
+        if trace.type == "heatmap":
+            _heat_map(axes, trace)
+        elif trace.type == "bar":
+            axes.bar([str(x) for x in trace.x], list(trace.y))
+            axes.tick_params(axis="x", labelrotation=45)
+        else:
+            _scatter(axes, trace)
+    for shape in layout.get("shapes", ()):
+        axes.axhline(shape["y0"], linestyle=":", color="#475569")
+    for note in layout.get("annotations", ()):
+        axes.annotate(
+            note["text"], (0.99, note["y"]), xycoords=("axes fraction", "data"), ha="right", va="bottom"
+        )
+    _axis(axes, "x", layout.get("xaxis", {}))
+    _axis(axes, "y", layout.get("yaxis", {}))
+    if axes.get_legend_handles_labels()[1]:
+        axes.legend(fontsize=8)
+
+
+def _scatter(axes: Axes, trace: Any) -> None:
+    colour = trace.marker.color or trace.line.color
+    style = "-o" if "lines" in (trace.mode or "") else "o"
+    spread = None if trace.error_y.array is None else list(trace.error_y.array)
+    axes.errorbar(
+        list(trace.x), list(trace.y), yerr=spread, fmt=style, color=colour, label=trace.name, ms=4, capsize=2
+    )
+
+
+def _heat_map(axes: Axes, trace: Any) -> None:
+    cells = [[float("nan") if value is None else value for value in line] for line in trace.z]
+    image = axes.imshow(cells, origin="lower", aspect="auto")
+    axes.grid(False)
+    axes.set_xticks(range(len(trace.x)), list(trace.x))
+    axes.set_yticks(range(len(trace.y)), list(trace.y))
+    assert axes.figure is not None
+    axes.figure.colorbar(image, ax=axes, label=trace.colorbar.title.text)
+
+
+def _axis(axes: Axes, name: str, settings: Mapping[str, Any]) -> None:
+    if settings.get("type") == "log":
+        axes.set(**{f"{name}scale": "log"})
+    if "range" in settings:
+        axes.set(**{f"{name}lim": tuple(settings["range"])})
+    axes.set(**{f"{name}label": settings.get("title", {}).get("text", "")})

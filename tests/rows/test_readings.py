@@ -1,0 +1,100 @@
+"""Readings against a dictionary of dictionaries."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparsedp.rows import Occurrences, Readings, RowSpace, TableShape
+
+SPACE = RowSpace(selectable=(TableShape("a", 6, 3), TableShape("b", 2**40, 2)), always_on=(TableShape("c", 4, 2),))
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> tuple[int, dict[str, Occurrences]]:
+    size = draw(st.integers(0, 5))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 10**6)))
+    tables = {}
+    for table in SPACE.tables:
+        if not draw(st.booleans()):
+            continue
+        calls = []
+        for _ in range(draw(st.integers(1, 2))):
+            lengths = torch.tensor([draw(st.integers(0, 3)) for _ in range(size)], dtype=torch.int64)
+            count = int(lengths.sum())
+            examples = torch.arange(size).repeat_interleave(lengths)
+            ids = torch.randint(0, 4, (count,), generator=generator) * (2**38 if table.name == "b" else 1)
+            if draw(st.booleans()):
+                grads = torch.randn(count, table.dim, generator=generator)
+                calls.append(Occurrences(ids, examples, grads))
+            else:
+                bags = torch.randn(max(size, 1), table.dim, generator=generator)
+                scales = torch.rand(count, generator=generator)
+                calls.append(Occurrences(ids, examples, bags, sources=examples, scales=scales))
+        tables[table.name] = Occurrences.concatenate(calls)
+    return size, tables
+
+
+def row_gradients(tables: dict[str, Occurrences]) -> dict[tuple[int, int], np.ndarray]:
+    """(joint row number, example) -> the example's gradient in the row."""
+    found: dict[tuple[int, int], np.ndarray] = defaultdict(lambda: np.zeros(3))
+    for name, each in tables.items():
+        offset, dim = int(SPACE.offsets[SPACE.index[name]]), SPACE.tables[SPACE.index[name]].dim
+        for n in range(len(each)):
+            source = n if each.sources is None else int(each.sources[n])
+            scale = 1.0 if each.scales is None else float(each.scales[n])
+            key = (int(each.ids[n]) + offset, int(each.examples[n]))
+            found[key] = found[key] + np.pad(scale * each.output_grads[source].numpy(), (0, 3 - dim))
+    return dict(found)
+
+
+@settings(max_examples=150, deadline=None)
+@given(batches(), st.floats(0.5, 3.0))
+def test_counts_norms_and_sums(batch: tuple[int, dict[str, Occurrences]], norm: float) -> None:
+    size, tables = batch
+    expected = row_gradients(tables)
+    readings = Readings(SPACE, tables, size)
+    touched = sorted({row for row, _ in expected})
+    assert readings.order.rows.tolist() == touched
+
+    selectable = [(row, example) for row, example in expected if row < SPACE.selectable_size]
+    lengths = np.bincount([example for _, example in selectable], minlength=size)
+    counts = readings.contributions(norm, np.ones(size, dtype=bool))
+    assert counts.ids.tolist() == sorted({row for row, _ in selectable})
+    for row, count in zip(counts.ids, counts.counts, strict=True):
+        due = sum(min(1.0, norm / np.sqrt(lengths[e])) for r, e in selectable if r == row)
+        np.testing.assert_allclose(count, due, rtol=1e-12)
+
+    survives = np.array([row % 3 != 1 for row in touched], dtype=bool)
+    kept = {row for row, keep in zip(touched, survives, strict=True) if keep}
+    squares = np.zeros(size)
+    for (row, example), gradient in expected.items():
+        squares[example] += np.sum(gradient**2) if row in kept else 0.0
+    np.testing.assert_allclose(readings.example_squared_norms(survives), squares, rtol=1e-4, atol=1e-6)
+
+    weights = torch.arange(1, size + 1, dtype=torch.float32)
+    for place, table in enumerate(SPACE.tables):
+        offset = int(SPACE.offsets[place])
+        rows, sums = readings.row_sums(place, survives, weights)
+        due_rows = [row - offset for row in touched if row in kept and offset <= row < offset + table.rows]
+        assert rows.tolist() == due_rows
+        for row, total in zip(rows, sums, strict=True):
+            due = sum((e + 1) * g for (r, e), g in expected.items() if r == row + offset)
+            np.testing.assert_allclose(total.numpy(), np.asarray(due)[: table.dim], rtol=1e-4, atol=1e-5)
+
+
+def test_examples_that_are_not_finite_do_not_count() -> None:
+    tables = {"a": Occurrences(torch.tensor([1, 1]), torch.tensor([0, 1]), torch.ones(2, 3))}
+    counts = Readings(SPACE, tables, 2).contributions(1.0, np.array([True, False]))
+    assert counts.counts.tolist() == [1.0]
+
+
+def test_a_domain_restricts_the_rows_that_count_and_the_norm() -> None:
+    tables = {"a": Occurrences(torch.tensor([1, 2, 3, 4]), torch.tensor([0, 0, 0, 0]), torch.ones(4, 3))}
+    counts = Readings(SPACE, tables, 1).contributions(1.0, np.ones(1, dtype=bool), np.array([2, 5]))
+    assert counts.ids.tolist() == [2]
+    assert counts.counts.tolist() == [1.0]
