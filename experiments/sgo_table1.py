@@ -77,7 +77,7 @@ class _Study:
 
     def over_n(self, delta: float) -> tuple[Panel, list[Slope]]:
         """High dimension: n^-1/2. Low dimension: n^-1. Few rows: constant."""
-        d, s, first, last = (2**26, 4, 11, 18) if delta else (2**16, 1, 6, 12)
+        d, s, first, last = (2**26, 4, 11, 18) if delta else (2**18, 1, 6, 11)
         grids = [
             (self._powers(first, last), d, s, "high-dimensional"),
             (self._powers(16, 22), 2**8, 4, "low-dimensional"),

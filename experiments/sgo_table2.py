@@ -319,7 +319,7 @@ class _Study:
         schedule = pld_schedule(
             size=n, epsilon=HILL_EPSILON, delta=DELTA, stream=self.source.sampling, max_steps=n
         )
-        for _ in range(2 if self.quick else max(3, 2**14 // n)):
+        for _ in range(2 if self.quick else max(2, 2**12 // n)):
             step = STEP_CONSTANT * stationary_step_size(
                 schedule, dimension=d, sparsity=s, l2_bound=1.0, gap=1.0, smoothness=Hill.smoothness
             )

@@ -34,7 +34,8 @@ _ROOMS = frozenset(
 __all__ = ["__version__", *_HOME]
 
 if TYPE_CHECKING:
-    from sparsedp.accounting import Ledger, PrivacyStatement, calibrate, plan
+    from sparsedp.accounting import Ledger, PrivacyStatement, calibrate
+    from sparsedp.accounting.plan import plan
     from sparsedp.randomness import NoiseSource
     from sparsedp.selection import (
         DPSGD,

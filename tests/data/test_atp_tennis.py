@@ -12,7 +12,10 @@ HEADER = (
 
 
 def matches(path, games):
-    lines = [f"t{n},Open,Clay,A,{year}0704,{n},{winner},{loser},3,R32,{rank},,atp\n" for n, year, winner, loser, rank in games]
+    lines = [
+        f"t{n},Open,Clay,A,{year}0704,{n},{winner},{loser},3,R32,{rank},,atp\n"
+        for n, year, winner, loser, rank in games
+    ]
     path.write_text(HEADER + "".join(lines))
     return path
 

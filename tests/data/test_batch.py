@@ -1,3 +1,5 @@
+from itertools import chain
+
 import numpy as np
 import torch
 from hypothesis import given, settings
@@ -11,9 +13,12 @@ from sparsedp.data.batch import Batch, MultiHot
 def test_bags_of_chosen_rows(bags, data):
     chosen = data.draw(st.lists(st.integers(0, len(bags) - 1), max_size=12))
     offsets = np.append(0, np.cumsum([len(bag) for bag in bags]))
-    taken = MultiHot(np.array(sum(bags, []), np.int32), offsets).take(np.array(chosen, np.int64))
-    assert taken.offsets.tolist() == np.append(0, np.cumsum([len(bags[row]) for row in chosen])).astype(int).tolist()
-    assert taken.values.tolist() == sum((bags[row] for row in chosen), [])
+    taken = MultiHot(np.array([*chain(*bags)], np.int32), offsets).take(np.array(chosen, np.int64))
+    assert (
+        taken.offsets.tolist()
+        == np.append(0, np.cumsum([len(bags[row]) for row in chosen])).astype(int).tolist()
+    )
+    assert taken.values.tolist() == [*chain.from_iterable(bags[row] for row in chosen)]
 
 
 def batch(rows=3):
@@ -28,7 +33,12 @@ def batch(rows=3):
 
 def test_tensors_have_the_form_that_models_take():
     (numeric, ids, (values, offsets)), label = batch().take(np.array([2, 0])).tensors()
-    assert (numeric.dtype, ids.dtype, values.dtype, label.dtype) == (torch.float32, torch.int64, torch.int64, torch.float32)
+    assert (numeric.dtype, ids.dtype, values.dtype, label.dtype) == (
+        torch.float32,
+        torch.int64,
+        torch.int64,
+        torch.float32,
+    )
     assert numeric.tolist() == [[4, 5], [0, 1]]
     assert ids.tolist() == [[6, 7, 8], [0, 1, 2]]
     assert (values.tolist(), offsets.tolist(), label.tolist()) == ([4, 5, 0, 1], [0, 2], [2, 0])
@@ -36,7 +46,13 @@ def test_tensors_have_the_form_that_models_take():
 
 def test_an_empty_batch_keeps_its_widths():
     (numeric, ids, (values, offsets)), label = batch().take(np.empty(0, np.int64)).tensors()
-    assert (numeric.shape, ids.shape, values.shape, offsets.shape, label.shape) == ((0, 2), (0, 3), (0,), (0,), (0,))
+    assert (numeric.shape, ids.shape, values.shape, offsets.shape, label.shape) == (
+        (0, 2),
+        (0, 3),
+        (0,),
+        (0,),
+        (0,),
+    )
 
 
 def test_batches_are_put_together_in_order():

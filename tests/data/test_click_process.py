@@ -52,7 +52,9 @@ def test_popularity_is_zipf():
 
 def shift(process, day):
     """How far the popularity on a day is from that on day 0, in total variation, for a table of 1472 rows."""
-    first, later = (process.log(at * 10_000, (at + 1) * 10_000, rows_per_day=10_000).ids[:, 0] for at in (0, day))
+    first, later = (
+        process.log(at * 10_000, (at + 1) * 10_000, rows_per_day=10_000).ids[:, 0] for at in (0, day)
+    )
     return np.abs(np.bincount(first, minlength=1472) - np.bincount(later, minlength=1472)).sum() / 20_000
 
 
@@ -94,5 +96,5 @@ def test_interactions_average_out_over_either_value():
     ],
 )
 def test_bad_parameters_are_named(change, said):
-    with pytest.raises(ValueError, match=f"^{said}"):
+    with pytest.raises(ValueError, match=rf"^{said}"):
         ClickProcess(**change)

@@ -63,9 +63,9 @@ def test_a_loader_gives_whole_batches(data):
 
 @pytest.mark.parametrize("rows", [[-1], [3000], [0, 5000]])
 def test_rows_outside_are_refused(data, rows):
-    with pytest.raises(IndexError, match="^rows must lie in"):
+    with pytest.raises(IndexError, match=r"^rows must lie in"):
         data.take(rows)
-    with pytest.raises(ValueError, match="^rows must be a list"):
+    with pytest.raises(ValueError, match=r"^rows must be a list"):
         data.take([[1, 2]])
 
 
@@ -76,7 +76,9 @@ def test_a_split_is_disjoint_complete_and_always_the_same(data):
     everything = data.take(np.arange(len(data))).numeric
     assert np.array_equal(np.sort(together, axis=0), np.sort(everything, axis=0))
     assert np.array_equal(data.split(0.2)[1].label, held_out.label)
-    assert not np.array_equal(data.split(0.2, salt=1)[1].take(np.arange(50)).ids, held_out.take(np.arange(50)).ids)
+    assert not np.array_equal(
+        data.split(0.2, salt=1)[1].take(np.arange(50)).ids, held_out.take(np.arange(50)).ids
+    )
 
 
 def test_splits_by_time_put_no_time_on_both_sides(data):
@@ -114,7 +116,12 @@ def test_order_is_judged_across_strides(data):
         changed = times.copy()
         if fault:
             changed[fault:] = 0
-        assert ClickData(Batch(examples.numeric, examples.ids, examples.label, changed), data.schema).is_time_ordered == ordered
+        assert (
+            ClickData(
+                Batch(examples.numeric, examples.ids, examples.label, changed), data.schema
+            ).is_time_ordered
+            == ordered
+        )
 
 
 def test_subsets_of_subsets(data):
@@ -141,15 +148,15 @@ def test_generated_data_travels_whole(data):
 def test_data_without_time_says_so(data):
     examples = data.take([0])
     timeless = ClickData(Batch(examples.numeric, examples.ids, examples.label), data.schema)
-    with pytest.raises(ValueError, match="^time: the data was prepared without"):
+    with pytest.raises(ValueError, match=r"^time: the data was prepared without"):
         timeless.periods(1)
 
 
 @pytest.mark.parametrize("fraction", [0, 1, -0.5, float("nan")])
 def test_fractions_lie_between(data, fraction):
-    with pytest.raises(ValueError, match="^fraction must lie"):
+    with pytest.raises(ValueError, match=r"^fraction must lie"):
         data.split(fraction)
-    with pytest.raises(ValueError, match="^length"):
+    with pytest.raises(ValueError, match=r"^length"):
         data.periods(0)
 
 

@@ -153,9 +153,9 @@ def test_days_come_from_the_names_and_in_their_order():
 def test_mixed_or_repeated_days_are_refused():
     with pytest.raises(ValueError, match=r"^files: train.txt is not named day_N"):
         Criteo.of([Path("day_1"), Path("train.txt")])
-    with pytest.raises(ValueError, match="^files: two of them are of the same day"):
+    with pytest.raises(ValueError, match=r"^files: two of them are of the same day"):
         Criteo.of([Path("day_1"), Path("day_1.gz")])
-    with pytest.raises(ValueError, match="^files: at least one"):
+    with pytest.raises(ValueError, match=r"^files: at least one"):
         Criteo.of([])
 
 

@@ -22,7 +22,9 @@ from sparsedp.models import PCTR
 def test_batches_stream_the_same_rows_in_any_size():
     sizes = [[len(batch) for batch in generate(1000, batch=size)] for size in (1000, 300)]
     assert sizes == [[1000], [300, 300, 300, 100]]
-    whole, *rest = ([batch.ids for batch in generate(1000, days=3, seed=4, batch=size)] for size in (1000, 300))
+    whole, *rest = (
+        [batch.ids for batch in generate(1000, days=3, seed=4, batch=size)] for size in (1000, 300)
+    )
     assert np.array_equal(whole[0], np.concatenate(rest[0]))
 
 
@@ -35,7 +37,7 @@ def test_days_share_the_rows():
 
 @pytest.mark.parametrize(("rows", "days", "said"), [(0, 1, "rows"), (10, 0, "days"), (10, 11, "days")])
 def test_there_must_be_rows_and_days(rows, days, said):
-    with pytest.raises(ValueError, match=f"^{said} must"):
+    with pytest.raises(ValueError, match=rf"^{said} must"):
         list(generate(rows, days))
 
 
@@ -67,7 +69,7 @@ def test_the_text_is_exactly_of_the_format(tmp_path):
 
 
 def test_only_26_features_make_a_criteo_file(tmp_path):
-    with pytest.raises(ValueError, match="^process must have 26 features"):
+    with pytest.raises(ValueError, match=r"^process must have 26 features"):
         write_criteo_tsv(tmp_path / "x", 10, process=ClickProcess(vocabulary_sizes=(10, 10)))
 
 
@@ -82,7 +84,9 @@ class Linear(nn.Module):
         self.layers = nn.Linear(13, 1)
 
     def forward(self, numeric, ids):
-        return self.layers(numeric)[:, 0] + sum(table(ids[:, at])[:, 0] for at, table in enumerate(self.embeddings))
+        return self.layers(numeric)[:, 0] + sum(
+            table(ids[:, at])[:, 0] for at, table in enumerate(self.embeddings)
+        )
 
 
 def auc_after_an_epoch(model, data, held_out):
@@ -102,12 +106,12 @@ def auc_after_an_epoch(model, data, held_out):
         return roc_auc_score(label, model(*features))
 
 
-@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
 def test_embeddings_learn_what_a_linear_model_cannot():
     torch.manual_seed(1)
-    data, held_out = GeneratedClicks(240_000).split(1 / 8)
+    data, held_out = GeneratedClicks(48_000).split(1 / 6)
     sizes = data.schema.vocabulary_sizes
     linear = auc_after_an_epoch(Linear(sizes), data, held_out)
-    deep = auc_after_an_epoch(PCTR(sizes, hidden=(128, 128), embedding_std=0.05), data, held_out)
-    assert linear > 0.6
-    assert deep > linear + 0.02
+    deep = auc_after_an_epoch(PCTR(sizes, hidden=(128, 128)), data, held_out)
+    assert linear > 0.58
+    assert deep > linear + 0.05

@@ -83,10 +83,10 @@ def test_a_cross_depends_on_the_order_and_on_every_part():
 
 @pytest.mark.parametrize("rows", [-1, 0, 1, 2**31])
 def test_a_table_needs_a_bucket_and_32_bit_ids(rows):
-    with pytest.raises(ValueError, match="^rows must lie"):
+    with pytest.raises(ValueError, match=r"^rows must lie"):
         buckets(np.zeros(1, np.uint64), rows)
 
 
 def test_only_strings_are_hashed():
-    with pytest.raises(ValueError, match="^values must be a column of strings"):
+    with pytest.raises(ValueError, match=r"^values must be a column of strings"):
         hash_strings(pl.Series([1, 2]))

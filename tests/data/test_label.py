@@ -41,12 +41,12 @@ def test_texts_can_be_equal_or_not():
 
 @pytest.mark.parametrize("text", ["", ">5", "x>", "x>1>2", "x=5"])
 def test_other_forms_are_refused(text):
-    with pytest.raises(ValueError, match="^label must be a column or a comparison"):
+    with pytest.raises(ValueError, match=r"^label must be a column or a comparison"):
         Label.parse(text)
 
 
 def test_order_needs_a_number():
-    with pytest.raises(ValueError, match="^label compares x with 'abc', which is not a number"):
+    with pytest.raises(ValueError, match=r"^label compares x with 'abc', which is not a number"):
         Label.parse("x>abc")
 
 

@@ -12,5 +12,7 @@ def test_lists_are_slices_of_their_values(lists, start):
     values, offsets = flatten(series)
     expected = [each or [] for each in lists[start:]]
     assert len(offsets) == len(expected) + 1
-    assert [values[a:b].to_list() for a, b in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)] == expected
+    assert [
+        values[a:b].to_list() for a, b in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
+    ] == expected
     assert len(values) == offsets[-1]

@@ -6,7 +6,9 @@ from sparsedp.data import movielens
 
 def test_ratings_come_with_the_genres_of_their_films_in_time_order(tmp_path):
     (tmp_path / "movies.csv").write_text('movieId,title,genres\n1,"Toy, Story",Comedy|Drama\n2,Heat,Drama\n')
-    (tmp_path / "ratings.csv").write_text("userId,movieId,rating,timestamp\n1,2,3.5,30\n1,1,4.0,10\n2,3,5.0,20\n")
+    (tmp_path / "ratings.csv").write_text(
+        "userId,movieId,rating,timestamp\n1,2,3.5,30\n1,1,4.0,10\n2,3,5.0,20\n"
+    )
     data = movielens(tmp_path, tmp_path / "out")
     batch = data.take(np.arange(3))
     assert (batch.time.tolist(), batch.label.tolist()) == ([10, 20, 30], [1, 1, 0])

@@ -32,7 +32,9 @@ def test_no_example_moves_the_counts_by_more_than_the_root_of_the_features():
     """The worst an example can do: a value of its own in every feature; missing values and collisions do less."""
     random = np.random.default_rng(0)
     for _ in range(200):
-        rows = [random.integers(0, 2**64, 5, np.uint64) * random.integers(0, 2, 5, np.uint64) for _ in range(26)]
+        rows = [
+            random.integers(0, 2**64, 5, np.uint64) * random.integers(0, 2, 5, np.uint64) for _ in range(26)
+        ]
         with_row, without = (joint_histogram([column[start:] for column in rows]) for start in (0, 1))
         totals = dict(zip(*map(np.ndarray.tolist, with_row), strict=True))
         for key, count in zip(*map(np.ndarray.tolist, without), strict=True):
@@ -49,7 +51,7 @@ def test_values_are_listed_as_often_as_their_count_says(offset):
 
     def plausible(std):
         chance = ndtr((count - SELECTION.threshold) / std)
-        return 1e-9 < binom.cdf(listed, runs, chance) and 1e-9 < binom.sf(listed - 1, runs, chance)
+        return binom.cdf(listed, runs, chance) > 1e-9 and binom.sf(listed - 1, runs, chance) > 1e-9
 
     assert plausible(SELECTION.std)
     if offset:
@@ -102,7 +104,12 @@ def test_the_same_audit_refutes_noise_for_one_feature_only():
 
 def test_the_statement_is_complete_and_knows_a_seed():
     said = SELECTION.statement(NoiseSource())
-    assert (said.epsilon, said.delta, said.adjacency, said.unit) == (1.0, 1e-5, "add-or-remove-one", "example")
+    assert (said.epsilon, said.delta, said.adjacency, said.unit) == (
+        1.0,
+        1e-5,
+        "add-or-remove-one",
+        "example",
+    )
     assert "26 features" in said.released
     assert said.private
     assert "NOT PRIVATE" in str(SELECTION.statement(NoiseSource(seed=1)))
@@ -121,12 +128,12 @@ def test_the_statement_is_complete_and_knows_a_seed():
     ],
 )
 def test_bad_parameters_are_named(change, said):
-    with pytest.raises(ValueError, match=f"^{said} must"):
+    with pytest.raises(ValueError, match=rf"^{said} must"):
         PartitionSelection(**{"epsilon": 1.0, "delta": 1e-5, "features": 2} | change)
 
 
 def test_public_values_are_those_with_the_count():
     counts = Range(0, 10, np.array([1, 4, 7]), np.array([9, 10, 11]))
     assert PublicValues(10, 2).select(counts).tolist() == [4, 7]
-    with pytest.raises(ValueError, match="^minimum"):
+    with pytest.raises(ValueError, match=r"^minimum"):
         PublicValues(0, 2)

@@ -51,7 +51,10 @@ def test_other_settings_are_refused_once_there_are_parts(tmp_path):
     with PreparedFolder.open(tmp_path, other) as folder:
         assert not list(tmp_path.glob("part-*")), "what an abandoned attempt left must not stay"
         add_part(folder, 0)
-    with pytest.raises(ValueError, match="^out: .* was made with other categorical"), PreparedFolder.open(tmp_path, SCHEMA):
+    with (
+        pytest.raises(ValueError, match=r"^out: .* was made with other categorical"),
+        PreparedFolder.open(tmp_path, SCHEMA),
+    ):
         pass
 
 
@@ -61,13 +64,13 @@ def test_a_finished_folder_is_known_by_its_settings(tmp_path):
         add_part(folder, 0)
         whole = folder.finish()
     assert finished(tmp_path, SCHEMA) == whole
-    with pytest.raises(ValueError, match="was made with other label_rule"):
+    with pytest.raises(ValueError, match=r"was made with other label_rule"):
         finished(tmp_path, dataclasses.replace(SCHEMA, label_rule="other"))
 
 
 def test_only_one_at_a_time(tmp_path):
     with PreparedFolder.open(tmp_path, SCHEMA):  # noqa: SIM117
-        with pytest.raises(ValueError, match="^out: another process is preparing"):
+        with pytest.raises(ValueError, match=r"^out: another process is preparing"):
             with PreparedFolder.open(tmp_path, SCHEMA):
                 pass
     with PreparedFolder.open(tmp_path, SCHEMA):
@@ -80,7 +83,7 @@ def test_a_full_disk_says_what_to_do_and_can_be_taken_up_again(tmp_path, monkeyp
 
     with monkeypatch.context() as patch:
         patch.setattr(parts, "write_whole", full)
-        with pytest.raises(OSError, match="no space left in .*: make room and run the same command again"):  # noqa: SIM117
+        with pytest.raises(OSError, match=r"no space left in .*: make room and run the same command again"):  # noqa: SIM117
             with PreparedFolder.open(tmp_path, SCHEMA) as folder:
                 add_part(folder, 0)
     with PreparedFolder.open(tmp_path, SCHEMA) as folder:

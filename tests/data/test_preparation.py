@@ -57,7 +57,9 @@ def test_preparing_again_changes_nothing(criteo_file, criteo_rules, tmp_path, fo
     assert folder_bytes(tmp_path) == before
 
 
-def test_a_killed_preparation_goes_on_and_gives_the_same_bytes(criteo_file, criteo_rules, tmp_path, folder_bytes):
+def test_a_killed_preparation_goes_on_and_gives_the_same_bytes(
+    criteo_file, criteo_rules, tmp_path, folder_bytes
+):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     prepare(reader(criteo_file), whole, criteo_rules)
     total = len(Schema.read(whole).parts)
@@ -76,7 +78,9 @@ def test_a_killed_preparation_goes_on_and_gives_the_same_bytes(criteo_file, crit
     assert folder_bytes(killed) == folder_bytes(whole)
 
 
-def test_a_disk_that_fills_up_is_an_error_that_can_be_taken_up_again(criteo_file, criteo_rules, tmp_path, folder_bytes):
+def test_a_disk_that_fills_up_is_an_error_that_can_be_taken_up_again(
+    criteo_file, criteo_rules, tmp_path, folder_bytes
+):
     """A limit on the size of files stands for the full disk: the kernel refuses the write half-way."""
     whole, full = tmp_path / "whole", tmp_path / "full"
     prepare(reader(criteo_file), whole, criteo_rules)
@@ -108,7 +112,9 @@ def test_malformed_lines_are_counted_with_file_and_line(criteo_file, criteo_rule
     time_of_rows = ClickData.open(tmp_path / "out").time
     assert 1234 not in time_of_rows
     assert 1235 in time_of_rows
-    with pytest.raises(ValueError, match=r"^malformed line in spoiled\.txt, line 1235: 1 columns instead of 40"):
+    with pytest.raises(
+        ValueError, match=r"^malformed line in spoiled\.txt, line 1235: 1 columns instead of 40"
+    ):
         prepare(reader(spoiled), tmp_path / "strict", criteo_rules, strict=True)
 
 
@@ -125,14 +131,16 @@ def test_strict_also_judges_what_an_earlier_run_let_pass(criteo_file, criteo_rul
 
     with pytest.raises(Stops):
         prepare(spoiled_reader, tmp_path / "out", criteo_rules, progress=stop)
-    with pytest.raises(ValueError, match="line 1: 1 columns"):
+    with pytest.raises(ValueError, match=r"line 1: 1 columns"):
         prepare(spoiled_reader, tmp_path / "out", criteo_rules, strict=True)
 
 
 def test_a_file_of_another_format_is_refused(criteo_rules, tmp_path):
     path = tmp_path / "test.txt"
     path.write_text("a,b,c\n" * 100)
-    with pytest.raises(ValueError, match=r"^none of the first 100 lines can be read; test\.txt, line 1: 1 columns"):
+    with pytest.raises(
+        ValueError, match=r"^none of the first 100 lines can be read; test\.txt, line 1: 1 columns"
+    ):
         prepare(reader(path), tmp_path / "out", criteo_rules)
 
 

@@ -39,9 +39,9 @@ def test_rows_are_those_of_the_parts(folder):
     assert rows.label.tolist() == frame["label"].to_list()
     assert rows.time.tolist() == frame["time"].to_list()
     bags = rows.multi_hot[0]
-    assert [bags.values[a:b].tolist() for a, b in zip(bags.offsets[:-1], bags.offsets[1:], strict=True)] == frame[
-        "tags"
-    ].to_list()
+    assert [
+        bags.values[a:b].tolist() for a, b in zip(bags.offsets[:-1], bags.offsets[1:], strict=True)
+    ] == frame["tags"].to_list()
 
 
 def test_rows_are_mapped_not_loaded_and_contiguous(folder):
@@ -74,6 +74,6 @@ def test_a_full_disk_is_an_error_and_leaves_nothing_that_looks_finished(folder, 
 
     with monkeypatch.context() as patch:
         patch.setattr("sparsedp.data.row_store._row_major", full)
-        with pytest.raises(OSError, match="no space left in"):
+        with pytest.raises(OSError, match=r"no space left in"):
             open_rows(folder, Schema.read(folder))
     assert len(open_rows(folder, Schema.read(folder))) == 100

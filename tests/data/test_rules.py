@@ -14,7 +14,7 @@ def test_a_hash_rule_is_its_buckets():
     rule = HashRule(10)
     assert rule.rows == 10
     assert rule.ids(hashes("a", "b", None)).tolist() == buckets(hashes("a", "b", None), 10).tolist()
-    with pytest.raises(ValueError, match="^rows"):
+    with pytest.raises(ValueError, match=r"^rows"):
         HashRule(1)
 
 

@@ -38,7 +38,7 @@ def test_digests_follow_the_content():
     ],
 )
 def test_another_schema_is_refused_with_the_difference(change, said):
-    with pytest.raises(ValueError, match="^data folder of another schema: ") as error:
+    with pytest.raises(ValueError, match=r"^data folder of another schema: ") as error:
         SCHEMA.require_same_columns(dataclasses.replace(SCHEMA, **change))
     assert said in str(error.value)
 
@@ -49,7 +49,7 @@ def test_more_rows_of_the_same_columns_are_the_same_schema():
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"format": "other"}'])
 def test_other_files_are_not_schemas(text):
-    with pytest.raises(ValueError, match="^schema: not a"):
+    with pytest.raises(ValueError, match=r"^schema: not a"):
         Schema.from_json(text)
 
 
@@ -57,5 +57,5 @@ def test_a_folder_without_a_schema_says_whether_it_was_begun(tmp_path):
     with pytest.raises(ValueError, match=r"it has no schema\.json"):
         Schema.read(tmp_path)
     (tmp_path / "manifest.jsonl").touch()
-    with pytest.raises(ValueError, match="not finished: run the same command again"):
+    with pytest.raises(ValueError, match=r"not finished: run the same command again"):
         Schema.read(tmp_path)

@@ -89,7 +89,10 @@ fields = st.text(alphabet='ab,"\n ', max_size=5)
 
 
 @settings(deadline=None, max_examples=40)
-@given(st.lists(st.tuples(st.sampled_from(["0", "1", "x", ""]), fields), min_size=1, max_size=15), st.integers(20, 90))
+@given(
+    st.lists(st.tuples(st.sampled_from(["0", "1", "x", ""]), fields), min_size=1, max_size=15),
+    st.integers(20, 90),
+)
 def test_quoted_separators_breaks_and_quotes(tmp_path_factory, rows, size):
     path = tmp_path_factory.mktemp("quoted") / "t.csv"
     with path.open("w", newline="") as file:
@@ -121,7 +124,9 @@ def test_malformed_lines_are_named(tmp_path):
 def test_texts_for_missing_values(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("click,price,word\n1,NA,NA\n0,3,b\n")
-    table = Table.of([path], Columns(Label.parse("click"), numeric=("price",), categorical=("word",)), nulls=["NA"])
+    table = Table.of(
+        [path], Columns(Label.parse("click"), numeric=("price",), categorical=("word",)), nulls=["NA"]
+    )
     (examples,) = [table.read(block) for block in table.blocks(Place())]
     assert examples.malformed == []
     assert examples.plain["price"].to_list() == pytest.approx([0, np.log1p(3)])
@@ -155,14 +160,20 @@ def test_derived_columns_are_used_and_written_down(tmp_path):
         Label.parse("click"), categorical=("half",), derived={"half": pl.col("hour").cast(pl.Int64) // 12}
     )
     schema = prepare(Table.of([path], columns), tmp_path / "out", {"half": HashRule(9)})
-    assert ClickData.open(tmp_path / "out").take([0, 1]).ids[:, 0].tolist() == buckets(hashed("1", "0"), 9).tolist()
+    assert (
+        ClickData.open(tmp_path / "out").take([0, 1]).ids[:, 0].tolist()
+        == buckets(hashed("1", "0"), 9).tolist()
+    )
     assert schema.derived[0].startswith("half = ")
 
 
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        (Columns(Label.parse("click"), categorical=("word",)), "label: no column 'click' in t.csv, which has user"),
+        (
+            Columns(Label.parse("click"), categorical=("word",)),
+            "label: no column 'click' in t.csv, which has user",
+        ),
         (Columns(Label.parse("rating>1"), categorical=("word",)), "categorical: no column 'word'"),
         (Columns(Label.parse("rating>1"), crosses=(("user", "z"),)), "cross: no column 'z'"),
         (Columns(Label.parse("rating>1"), multi_hot=("z",)), "multi-hot: no column 'z'"),
@@ -171,7 +182,7 @@ def test_derived_columns_are_used_and_written_down(tmp_path):
 )
 def test_columns_that_are_not_there_are_named(columns, said, tmp_path):
     FRAME.write_csv(tmp_path / "t.csv")
-    with pytest.raises(ValueError, match="^" + said):
+    with pytest.raises(ValueError, match=r"^" + said):
         Table.of([tmp_path / "t.csv"], columns)
 
 
@@ -186,11 +197,11 @@ def test_files_must_have_the_same_columns(tmp_path):
 
 
 def test_roles_must_not_collide():
-    with pytest.raises(ValueError, match="^columns: a would be written twice"):
+    with pytest.raises(ValueError, match=r"^columns: a would be written twice"):
         Columns(Label.parse("click"), numeric=("a",), categorical=("a",))
-    with pytest.raises(ValueError, match="^categorical: at least one"):
+    with pytest.raises(ValueError, match=r"^categorical: at least one"):
         Columns(Label.parse("click"), numeric=("a",))
-    with pytest.raises(ValueError, match="^separator must be one byte"):
+    with pytest.raises(ValueError, match=r"^separator must be one byte"):
         Table.of([Path("x.csv")], COLUMNS, separator="||")
-    with pytest.raises(ValueError, match="^files: at least one"):
+    with pytest.raises(ValueError, match=r"^files: at least one"):
         Table.of([], COLUMNS)

@@ -48,7 +48,7 @@ def test_a_learned_vocabulary_is_kept_and_not_paid_for_twice(reader, tmp_path):
         first = learn_privately(reader, tmp_path / "out", ["word"], selection(1), ledger=ledger)
         second = learn_privately(reader, tmp_path / "out", ["word"], selection(1), ledger=ledger)
         assert ledger.events() == [(selection(1).event, 1)]
-        with pytest.raises(ValueError, match="learned from other files or with other settings"):
+        with pytest.raises(ValueError, match=r"learned from other files or with other settings"):
             learn_privately(reader, tmp_path / "out", ["same"], selection(1), ledger=ledger)
     assert second.keys["word"].tolist() == first.keys["word"].tolist()
     assert second.statement == first.statement
@@ -72,7 +72,7 @@ def test_the_ledger_is_written_before_noise_is_drawn(reader, tmp_path):
         def selection(self):
             raise RuntimeError("no noise")
 
-    with Ledger.open(tmp_path / "ledger") as ledger, pytest.raises(RuntimeError, match="no noise"):
+    with Ledger.open(tmp_path / "ledger") as ledger, pytest.raises(RuntimeError, match=r"no noise"):
         learn_privately(reader, tmp_path / "out", ["word"], selection(1), ledger=ledger, noise=Broken())
     assert Ledger.read(tmp_path / "ledger").events() == [(selection(1).event, 1)]
 
@@ -115,7 +115,7 @@ def test_a_feature_of_which_nothing_is_listed_is_still_a_feature(reader, tmp_pat
 
 
 def test_the_selection_must_be_for_as_many_features(reader, tmp_path):
-    with pytest.raises(ValueError, match="^selection is for 2 features, 1 are to be learned"):
+    with pytest.raises(ValueError, match=r"^selection is for 2 features, 1 are to be learned"):
         learn_public(reader, tmp_path / "out", ["word"], PublicValues(1, 2))
 
 
@@ -135,7 +135,7 @@ def test_files_of_values_number_them_in_their_order(tmp_path, suffix):
 def test_other_files_are_refused(tmp_path):
     path = tmp_path / "words.csv"
     path.write_text("name,value\na,b\n")
-    with pytest.raises(ValueError, match="^vocabulary: .* must have the columns feature and value"):
+    with pytest.raises(ValueError, match=r"^vocabulary: .* must have the columns feature and value"):
         Vocabulary.read(path)
 
 

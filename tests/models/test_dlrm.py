@@ -5,7 +5,9 @@ from torch import nn
 from sparsedp.data.schema import Feature, Schema
 from sparsedp.models import DLRM
 
-SCHEMA = Schema("label", "", ("x", "y"), "", (Feature("a", 5, ""), Feature("b", 6, "")), (Feature("m", 7, ""),))
+SCHEMA = Schema(
+    "label", "", ("x", "y"), "", (Feature("a", 5, ""), Feature("b", 6, "")), (Feature("m", 7, ""),)
+)
 NUMERIC = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
 IDS = torch.tensor([[0, 1], [2, 3]])
 BAG = (torch.tensor([1, 1, 4]), torch.tensor([0, 2]))
@@ -45,9 +47,9 @@ def test_numbers_may_be_absent():
 
 
 def test_bags_must_be_as_many_as_the_features():
-    with pytest.raises(ValueError, match="^bags must be 1 multi-hot features, got 0"):
+    with pytest.raises(ValueError, match=r"^bags must be 1 multi-hot features, got 0"):
         DLRM.from_schema(SCHEMA)(NUMERIC, IDS)
-    with pytest.raises(ValueError, match="^vocabulary_sizes must be positive"):
+    with pytest.raises(ValueError, match=r"^vocabulary_sizes must be positive"):
         DLRM([0])
-    with pytest.raises(ValueError, match="^dim, bottom and top must be positive"):
+    with pytest.raises(ValueError, match=r"^dim, bottom and top must be positive"):
         DLRM([5], dim=0)

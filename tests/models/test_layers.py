@@ -26,5 +26,5 @@ def test_an_output_layer_is_linear_and_quiet():
 
 @pytest.mark.parametrize("sizes", [[0], [-1], [2.5], ["a"]])
 def test_sizes_are_positive_integers(sizes):
-    with pytest.raises(ValueError, match="^widths must be positive integers"):
+    with pytest.raises(ValueError, match=r"^widths must be positive integers"):
         check_sizes("widths", sizes)

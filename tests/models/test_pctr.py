@@ -12,7 +12,11 @@ def test_the_shape_is_that_of_the_paper():
     model = PCTR(VOCABULARY_SIZES)
     widths = [table.embedding_dim for table in model.embeddings]
     assert widths[:5] == [12, 9, 33, 23, 8]
-    assert widths == [int(2 * rows**0.25) for rows in VOCABULARY_SIZES] == [embedding_dim(v) for v in VOCABULARY_SIZES]
+    assert (
+        widths
+        == [int(2 * rows**0.25) for rows in VOCABULARY_SIZES]
+        == [embedding_dim(v) for v in VOCABULARY_SIZES]
+    )
     linears = [layer for layer in model.layers if isinstance(layer, nn.Linear)]
     assert [layer.out_features for layer in linears] == [598, 598, 598, 598, 1]
     assert linears[0].in_features == 13 + sum(widths)
@@ -41,11 +45,11 @@ def test_the_first_predictions_are_alike():
 
 
 def test_sizes_are_checked():
-    with pytest.raises(ValueError, match="^dims must be one a feature"):
+    with pytest.raises(ValueError, match=r"^dims must be one a feature"):
         PCTR([10, 20], dims=[4])
-    with pytest.raises(ValueError, match="^vocabulary_sizes must be positive"):
+    with pytest.raises(ValueError, match=r"^vocabulary_sizes must be positive"):
         PCTR([10, 0])
-    with pytest.raises(ValueError, match="^hidden must be positive"):
+    with pytest.raises(ValueError, match=r"^hidden must be positive"):
         PCTR([10], hidden=(0,))
     assert [t.embedding_dim for t in PCTR([10, 20], dims=[4, 5], hidden=(8,)).embeddings] == [4, 5]
 

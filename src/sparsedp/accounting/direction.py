@@ -61,13 +61,14 @@ class Direction(Outline):
     """An outline with what it takes to resolve one delta at about one epsilon.
 
     `tilt` is what the FFT needs to see that delta, `log_negligible` the tilted mass (ln) that does not
-    matter there, `log_unplaced` the P-mass that does not, `saddle` the tilt that would centre the losses
-    there, and `decay` the rate at which delta falls off.
+    matter there, `log_unplaced` the P-mass that does not, `noise` the part of delta that rounding may reach
+    all the same, `saddle` the tilt that would centre the losses, and `decay` the rate at which delta falls.
     """
 
     tilt: float
     log_negligible: float
     log_unplaced: float
+    noise: float
     saddle: float
     decay: float
 
@@ -77,15 +78,16 @@ class Direction(Outline):
     ) -> Direction:
         """For deltas of about e^log_delta at about `epsilon`, where the tilt `saddle` centres the losses."""
         count = sum(times for _, times in outline.pairs)
-        log_noise = math.log(_FFT_NOISE * count / ROUNDING) - log_delta
+        log_noise = math.log(_FFT_NOISE * count / ROUNDING) - log_delta if count > 1 else -math.inf
         tilt = outline.sketch.gentle_tilt(saddle, epsilon, log_noise)
         log_unplaced = log_delta + _LOG_UNPLACED
-        level = log_unplaced + tilt * epsilon - outline.sketch.log_mgf(tilt)
+        lift = tilt * epsilon - outline.sketch.log_mgf(tilt)
         return cls(
             **vars(outline),
             tilt=tilt,
-            log_negligible=min(level, -10.0),
+            log_negligible=min(log_unplaced + lift, -10.0),
             log_unplaced=log_unplaced,
+            noise=ROUNDING * math.exp(min(log_noise - lift, 50.0)),
             saddle=saddle,
             decay=decay,
         )

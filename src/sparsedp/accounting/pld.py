@@ -97,10 +97,10 @@ def _epsilon_one_way(pairs: Pairs, reverse: bool, delta: float, slack: float, en
             outline, epsilon=near, log_delta=math.log(delta), saddle=saddle, decay=decay
         )
         found, loss = _settle(direction, delta, wanted, enough)
-        if found.epsilon > answer.epsilon + wanted:  # drowning in rounding: the coarser bound stands
+        if found.epsilon > answer.epsilon + wanted:  # the coarser bound stands: the finer drowned in rounding
             return Answer(answer.epsilon, settled=False)
         near = min(found.epsilon, answer.epsilon)
-        answer = Answer(near, found.settled)
+        answer = Answer(near, found.settled and direction.noise <= wanted * direction.decay + ROUNDING)
         if near <= enough or not math.isfinite(near) or wanted <= slack * tolerance(near):
             break
         decay, saddle = _decay(loss, near), outline.sketch.tilt_for_epsilon(near)[0]

@@ -93,10 +93,12 @@ class Sketch:
         return _minimum(lambda log_tilt: max(log_delta(log_tilt), -690.0))  # a float's smallest delta
 
     def gentle_tilt(self, saddle: float, epsilon: float, log_noise: float) -> float:
-        """About the least tilt under which noise of e^log_noise, relative to the bulk, does not matter at `epsilon`.
+        """About the least tilt under which noise of e^log_noise, relative to the bulk, does not matter at
+        `epsilon`.
 
-        Noise in tilted masses is felt at `epsilon` times e^(K(tilt) - tilt epsilon), which falls until the saddle. Less
-        tilt means lighter upper tails, hence a smaller window: so no more than needed, or than has an effect.
+        Noise in tilted masses is felt at `epsilon` times e^(K(tilt) - tilt epsilon), which falls until the
+        saddle. Less tilt means lighter upper tails, hence a smaller window: so no more than needed, or than
+        has an effect.
         """
         if log_noise <= 0:
             return 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, TypeVar
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,7 +17,6 @@ _SAFE = 1.0 - 2.0**-26
 _EXACT_BITS = 52
 
 Rows = Floats | sparse.csr_array
-RowsT = TypeVar("RowsT", Floats, sparse.csr_array)
 
 
 def check_rows(name: str, rows: ArrayLike | sparse.sparray | sparse.spmatrix) -> sparse.csr_array:
@@ -44,11 +43,13 @@ def check_rows(name: str, rows: ArrayLike | sparse.sparray | sparse.spmatrix) ->
 
 def as_rows(checked: Any) -> Rows:
     """Rows that a scikit-learn validator has passed: a CSR array, or an array as it is."""
-    if sparse.issparse(checked):
-        matrix = sparse.csr_array(checked, dtype=np.float64)
+    if isinstance(checked, np.ndarray):
+        return checked
+    matrix: sparse.csr_array = sparse.csr_array(checked)
+    if not matrix.has_canonical_format:
+        matrix = matrix.copy()
         matrix.sum_duplicates()
-        return matrix
-    return np.asarray(checked, dtype=np.float64)
+    return matrix
 
 
 def row_norms(rows: Rows, order: int) -> Floats:
@@ -60,7 +61,11 @@ def row_norms(rows: Rows, order: int) -> Floats:
         return np.asarray(powers @ np.ones(rows.shape[1])) ** (1.0 / order)
 
 
-def clip_rows(rows: RowsT, *, l2: float, l1: float = math.inf) -> RowsT:
+@overload
+def clip_rows(rows: sparse.csr_array, *, l2: float, l1: float = math.inf) -> sparse.csr_array: ...
+@overload
+def clip_rows(rows: Rows, *, l2: float, l1: float = math.inf) -> Rows: ...
+def clip_rows(rows: Rows, *, l2: float, l1: float = math.inf) -> Rows:
     """Every row shortened, where it must be, so that its l2 norm is at most ``l2`` and its l1 norm ``l1``.
 
     A row's result depends on that row alone. A row within both bounds is returned bit for bit.

@@ -11,7 +11,7 @@ import numpy as np
 from sparsedp.mechanisms import Ball, Box, Simplex
 from sparsedp.mechanisms.histogram import Floats
 
-__all__ = ["Ball", "Box", "Domain", "Everywhere", "Simplex", "diameter", "euclidean_nearest"]
+__all__ = ["Ball", "Box", "Domain", "Everywhere", "Simplex", "euclidean_nearest", "largest_norm"]
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,13 @@ def _(domain: Simplex, x: Floats) -> Floats:
     return np.maximum(x - levels[active], 0.0)
 
 
-def diameter(domain: Domain, dimension: int) -> float:
-    """The largest distance between two points; infinite where there is none."""
+def largest_norm(domain: Domain, dimension: int) -> float:
+    """The norm of the point farthest from zero; infinite where there is none."""
     if isinstance(domain, Ball):
-        return 2 * domain.radius
+        return float(np.linalg.norm(np.broadcast_to(domain.center, dimension))) + domain.radius
     if isinstance(domain, Simplex):
-        return math.sqrt(2) * domain.total if dimension > 1 else 0.0
+        return domain.total
     if isinstance(domain, Box):
-        return float(np.linalg.norm(np.broadcast_to(np.subtract(domain.high, domain.low), dimension)))
+        farthest = np.maximum(np.abs(domain.low), np.abs(domain.high))
+        return float(np.linalg.norm(np.broadcast_to(farthest, dimension)))
     return math.inf

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from dataclasses import replace
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -13,7 +14,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from sparsedp.accounting.validation import check_count, check_non_negative, check_positive
+from sparsedp.accounting.validation import check_count, check_positive
 from sparsedp.convex.clip import Rows, as_rows, clip_rows
 from sparsedp.convex.domains import Domain
 from sparsedp.convex.losses import MarginLoss
@@ -84,7 +85,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
                 f"epsilon on the rows it saw, and statement_ speaks of one fit alone: whoever uses several, or "
                 f"chooses among them (cross-validation, a search), spends up to {fits.count} times as much.",
                 CompositionWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
 
     def _features(self, rows: Rows, *, pure: bool) -> Rows:
@@ -98,13 +99,15 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         constant = np.full((clipped.shape[0], 1), check_positive("intercept_scaling", self.intercept_scaling))
         if isinstance(clipped, np.ndarray):
             return np.hstack([clipped, constant])
-        return sparse.csr_array(sparse.hstack([clipped, constant], format="csr"))
+        return sparse.csr_array(sparse.hstack([clipped, sparse.csr_array(constant)]))
 
     def _root_sparsity(self, rows: Rows) -> float:
         d = int(rows.shape[1])
         if self.sparsity is None:
             return math.sqrt(d)
-        return math.sqrt(min(check_count("sparsity", self.sparsity), d))
+        if check_count("sparsity", self.sparsity) > d:
+            raise ValueError(f"sparsity must be at most the number of features {d}, got {self.sparsity}")
+        return math.sqrt(self.sparsity)
 
     def _fit_linear(
         self,
@@ -151,8 +154,9 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             return noisy_descent(risk, slope_clip=slope_clip, **common)
         if mechanism == "objective":
             return objective_perturbation(risk, lam=self.lam, **common)
+        radius = check_positive("radius", self.radius)
         return output_perturbation(
-            risk, lam=self.lam, domain=domain, diameter=self.radius, goal=self.goal, **common
+            risk, lam=self.lam, domain=domain, diameter=radius, goal=self.goal, **common
         )
 
     def _mechanism(self, delta: float, domain: Domain | None) -> str:
@@ -198,11 +202,12 @@ class PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):  # type: ign
         classes = self.classes_.size
         if classes < 2:
             raise ValueError(f"y must hold at least two classes, got one class: {self.classes_[0]!r}")
-        check_non_negative("radius", self.radius)
         targets = np.where(indices == 1, 1.0, -1.0) if classes == 2 else indices.astype(np.float64)
         # A softmax's slopes are sqrt(2) long at worst and about 1 where noise leaves little to learn.
         clip = None if classes == 2 else 1.0
         self._fit_linear(as_rows(checked), targets, self._loss(classes), domain=self.domain, slope_clip=clip)
+        notes = (*self.statement_.notes, "the set of labels is taken as public")
+        self.statement_ = replace(self.statement_, notes=notes)
         return self
 
     def decision_function(self, X: ArrayLike) -> Floats:

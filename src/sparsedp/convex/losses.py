@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from scipy.special import expit, logsumexp
@@ -72,7 +72,7 @@ class LogisticLoss:
     """
 
     steepest: float = 0.5
-    outputs: int = 1
+    outputs: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         if check_positive("steepest", self.steepest) > 1:
@@ -118,7 +118,7 @@ class SmoothedHingeLoss:
     """``h ln(1 + e^((1 - m)/h))``, m = target * margin: a hinge with its corner rounded over about h."""
 
     smoothing: float = 0.5
-    outputs: int = 1
+    outputs: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         check_positive("smoothing", self.smoothing)
@@ -151,7 +151,7 @@ class SquaredLoss:
     """``(margin - target)^2 / 2`` where the two are at most ``reach`` apart."""
 
     reach: float
-    outputs: int = 1
+    outputs: ClassVar[int] = 1
 
     @property
     def bounds(self) -> LossBounds:

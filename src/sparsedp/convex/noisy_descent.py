@@ -40,6 +40,7 @@ def noisy_descent(
     """
     epsilon = check_epsilon(epsilon)
     delta = 1 / (10 * risk.n) if delta is None else check_delta(delta)
+    risk.verify(pure=False)
     source = NoiseSource() if source is None else source
     bound = risk.loss.bounds.slope_l2
     clip = bound if slope_clip is None else min(bound, check_positive("slope_clip", slope_clip))

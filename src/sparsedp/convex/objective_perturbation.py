@@ -57,6 +57,7 @@ def objective_perturbation(
     if not risk.loss.bounds.everywhere:
         raise ValueError("risk must have bounded gradients everywhere: use output perturbation on a domain")
     epsilon, delta = check_epsilon(epsilon), check_pure_or_delta(delta, risk.n)
+    risk.verify(pure=delta == 0.0)
     source = NoiseSource() if source is None else source
     kept = 1 - _SOLVER_SHARE
     if lam is None:

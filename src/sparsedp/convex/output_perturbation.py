@@ -6,8 +6,7 @@ import math
 
 from sparsedp.accounting.statement import REPLACE_ONE
 from sparsedp.accounting.validation import check_delta, check_epsilon, check_positive
-from sparsedp.convex.domains import Domain, Everywhere
-from sparsedp.convex.domains import diameter as diameter_of
+from sparsedp.convex.domains import Domain, Everywhere, largest_norm
 from sparsedp.convex.neighbours import changed_terms, check_adjacency, check_pure_or_delta
 from sparsedp.convex.noise import GaussianNoise, LaplaceNoise, Noise
 from sparsedp.convex.private_minimiser import PrivateMinimiser, minimiser_statement
@@ -50,16 +49,17 @@ def output_perturbation(
     epsilon, delta : the guarantee; ``delta=0`` asks for pure DP, ``None`` means 1 / (10 n).
     lam : lambda; from the theorem unless given, which then needs ``diameter`` or a bounded domain.
     domain : Everywhere (the default), Box, Ball or Simplex.
-    diameter : D, a public bound on the norm of a good solution.
+    diameter : D, a public bound on the norm of a good solution; that of the domain unless given.
     goal : ``"empirical"`` or ``"population"`` risk, for the theorem's lambda.
     beta : the theorem's: how often ``error_bound``, on the excess empirical risk, may fail.
     """
     epsilon, delta = check_epsilon(epsilon), check_pure_or_delta(delta, risk.n)
     check_adjacency(adjacency)
+    risk.verify(pure=delta == 0.0)
     beta = check_delta(beta, "beta")
     domain = Everywhere() if domain is None else domain
     source = NoiseSource() if source is None else source
-    reach = diameter_of(domain, risk.dimension) if diameter is None else check_positive("diameter", diameter)
+    reach = largest_norm(domain, risk.dimension) if diameter is None else check_positive("diameter", diameter)
     if lam is None:
         lam = theorem_lambda(
             risk.regularity,

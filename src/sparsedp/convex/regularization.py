@@ -39,7 +39,7 @@ def theorem_lambda(
     """The regularisation of Theorems 5.1 (empirical risk) and 5.6 (population risk).
 
     The sparsity enters as s = (l1 bound / l2 bound)^2 of a gradient. ``diameter`` is D: a bound on the norm
-    of a good solution, or the diameter of the domain. The theorems leave constants open; they are taken as 1.
+    of a good solution. The theorems leave constants open; they are taken as 1.
     """
     if goal not in ("empirical", "population"):
         raise ValueError(f"goal must be 'empirical' or 'population', got {goal!r}")

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from sparsedp.accounting.validation import check_count, check_positive
+from sparsedp.convex.clip import row_norms
 from sparsedp.convex.losses import MarginLoss
 from sparsedp.mechanisms.histogram import Floats
 
@@ -67,6 +68,10 @@ class EmpiricalRisk(Protocol):
         """What is promised of every example's loss."""
         ...
 
+    def verify(self, *, pure: bool) -> None:
+        """Refuse data that break the promise, as far as that can be seen; the l1 bounds count for pure DP."""
+        ...
+
     def value_and_gradient(self, x: Floats) -> tuple[float, Floats]:
         """F_S(x) and its gradient."""
         ...
@@ -94,6 +99,9 @@ class FunctionRisk:
         check_count("n", self.n)
         check_count("dimension", self.dimension)
 
+    def verify(self, *, pure: bool) -> None:
+        """Nothing can be seen from outside: the promise stands."""
+
     def value_and_gradient(self, x: Floats) -> tuple[float, Floats]:
         """As given, checked."""
         value, gradient = self.value_and_gradient_function(x)
@@ -113,6 +121,7 @@ class FunctionRisk:
 class LinearRisk:
     """The risk of a linear model: ``loss(x_i W, y_i)``, rows of l2 norm ``row_l2`` and l1 norm ``row_l1``.
 
+    Privacy rests on ``row_l2``, and in pure DP on ``row_l1``, which else only guides the choice of lambda.
     The parameters are W, d by outputs, as one vector. A GLM's gradients at two points have the same support,
     so ``smoothness_l1`` needs no factor sqrt(2): ||slope - slope'||_1 ||x||_1 <= sqrt(K) curvature |x| |x|_1.
     """
@@ -144,6 +153,14 @@ class LinearRisk:
             smoothness=bent * self.row_l2,
             smoothness_l1=math.sqrt(self.loss.outputs) * bent * self.row_l1,
         )
+
+    def verify(self, *, pure: bool) -> None:
+        """Refuse rows longer than promised; ``clip_rows`` makes them fit."""
+        for order, bound in ((2, self.row_l2), (1, self.row_l1)):
+            if (order == 2 or pure) and float(row_norms(self.rows, order).max()) > bound * (1 + 1e-12):
+                raise ValueError(
+                    f"rows must have l{order} norms of at most {bound:g}: shorten them with clip_rows"
+                )
 
     def margins(self, x: Floats) -> Floats:
         """One row of margins an example."""

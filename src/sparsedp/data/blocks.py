@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from sparsedp.data.schema import Place, Source
 
-BLOCK_BYTES = 32 * 2**20
+BLOCK_BYTES = 8 * 2**20
 BLOCK_ROWS = 2**17
 SAMPLE_BYTES = 2**16
 MAX_LINE_BYTES = 8 * BLOCK_BYTES

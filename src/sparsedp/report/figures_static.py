@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-_STYLE = {
+_STYLE: Any = {
     "svg.hashsalt": "sparsedp",
     "svg.fonttype": "path",
     "font.size": 9,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -37,7 +38,7 @@ class PoissonLoader:
         self.dataset = loader.dataset
         self.sampling_rate = sampling_rate
         self._examples = len(loader.dataset)  # type: ignore[arg-type]
-        self.steps_per_epoch = max(1, round(1.0 / sampling_rate))
+        self.steps_per_epoch = steps_in(1.0, sampling_rate)
         self.position = 0
         self.mid_batch = False
         self.logical_batches = 0
@@ -137,6 +138,11 @@ def _empty_like(batch: Any) -> Any:
     if isinstance(batch, np.ndarray):
         return batch[:0]
     return batch
+
+
+def steps_in(epochs: float, sampling_rate: float) -> int:
+    """How many Poisson batches make so many epochs, the last one begun counted whole."""
+    return max(1, math.ceil(epochs / sampling_rate - 1e-6))
 
 
 def check_loader(loader: Any) -> None:

@@ -1,0 +1,155 @@
+"""One model in training: what the engine wires together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from sparsedp.accounting import BudgetExceeded, Ledger
+from sparsedp.accounting.events import DpEvent
+from sparsedp.clipping import Capture
+from sparsedp.randomness import NoiseSource
+from sparsedp.rows import RowSpace, TableShape
+from sparsedp.selection import DPSGD, Rule, Selection
+from sparsedp.training.counting import count_rows
+from sparsedp.training.lazy import LazyNoise
+from sparsedp.training.loader import PoissonLoader
+from sparsedp.training.optimizer import PrivateOptimizer, check_optimizers
+from sparsedp.training.terms import Terms
+
+
+class Run:
+    """A module with its capture, private optimiser, loader and selection, and this run's own account."""
+
+    def __init__(
+        self,
+        source: NoiseSource,
+        ledger: Ledger | None,
+        module: nn.Module,
+        capture: Capture,
+        optimizers: list[Optimizer],
+        data_loader: Any,
+        selection: Selection,
+        terms: Terms,
+        physical_batch_size: int | None,
+    ) -> None:
+        self.module, self.capture, self.terms, self.selection = module, capture, terms, selection
+        self._source = source
+        self._ledger = ledger
+        self._data_loader = data_loader
+        self._rule: Rule | None = None
+        self._spent_once: tuple[DpEvent, ...] = ()
+        self._step_charger: Any = None
+        self._hooks: list[Any] = []
+        self._keep_debts = False
+        self.lazy: LazyNoise | None = None
+        lazy = isinstance(selection, DPSGD) and selection.lazy
+        space = selection.divide(self.shapes)
+        sparse = [table.name for table in (space.tables if lazy else space.selectable)]
+        whole = [] if lazy else [table.name for table in space.always_on]
+        check_optimizers(optimizers, capture, sparse, whole)
+        if lazy:
+            self.lazy = LazyNoise(capture, optimizers, source)
+            capture.before_read = self.lazy.before_read
+            hook = module.register_state_dict_pre_hook(lambda *_: self._flush())  # type: ignore[no-untyped-call]
+            self._hooks.append(hook)
+        self.loader: PoissonLoader | None = None
+        if terms.poisson:
+            self.loader = PoissonLoader(
+                data_loader,
+                sampling_rate=terms.sampling_rate,
+                stream=source.sampling.fork(0),
+                physical_batch_size=physical_batch_size,
+            )
+        self.optimizer = PrivateOptimizer(
+            optimizers,
+            capture=capture,
+            rule=self.rule,
+            source=source,
+            charge=self.charge,
+            loader=self.loader,
+            lazy=self.lazy,
+        )
+
+    @property
+    def shapes(self) -> list[TableShape]:
+        """The model's tables."""
+        return [TableShape(t.name, t.rows, t.dim) for t in self.capture.tables.values()]
+
+    def _flush(self) -> None:
+        if self.lazy is not None and not self._keep_debts:
+            self.lazy.flush()
+
+    @contextmanager
+    def unflushed(self) -> Iterator[None]:
+        """Read the state dict with debts unpaid, for a checkpoint that keeps them."""
+        self._keep_debts = True
+        try:
+            yield
+        finally:
+            self._keep_debts = False
+
+    def remove_hooks(self) -> None:
+        """Take back what was registered on the module."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def settle(self, selection: Selection) -> None:
+        """Use a selection whose one-off choices are made (fresh, or from a checkpoint)."""
+        self.selection = selection
+        self._spent_once = selection.one_off_events()
+        self._rule = selection.rule(
+            selection.divide(self.shapes),
+            noise_multiplier=self.terms.noise_multiplier,
+            clip=self.terms.max_grad_norm,
+            batch=self.terms.expected_batch_size,
+        )
+
+    @property
+    def settled(self) -> bool:
+        """Are the one-off choices made?"""
+        return self._rule is not None
+
+    def rule(self) -> Rule:
+        """The rule of a step. One-off choices are made (and paid for) when it is first asked for."""
+        if self._rule is None:
+            for event in self.selection.one_off_events():
+                if self._ledger is not None:
+                    self._ledger.spend(event)
+            self.settle(
+                self.selection.resolve(
+                    self.shapes,
+                    lambda loader, norm: count_rows(self.module, self.capture, loader, norm, self.space),
+                    self._source.selection,
+                )
+            )
+        assert self._rule is not None
+        return self._rule
+
+    @property
+    def space(self) -> RowSpace:
+        """The division of the tables."""
+        return self.selection.divide(self.shapes)
+
+    def charge(self) -> None:
+        """Pay for the next step before its noise is drawn, or refuse it."""
+        taken, allowed = self.optimizer.steps_taken, self.terms.max_steps
+        if allowed is not None and taken >= allowed:
+            raise BudgetExceeded(
+                f"step {taken + 1} would pass the budget: {allowed} steps at noise multiplier "
+                f"{self.terms.noise_multiplier:.4g} use it up"
+            )
+        if self._ledger is not None:
+            if self._step_charger is None:
+                self._step_charger = self._ledger.stepper(self.terms.event(self.selection))
+            self._step_charger()
+
+    def spent(self) -> list[tuple[DpEvent, int]]:
+        """This run's own account."""
+        once = [(event, 1) for event in self._spent_once]
+        taken = self.optimizer.steps_taken
+        return [*once, (self.terms.event(self.selection), taken)] if taken else once

@@ -1,0 +1,73 @@
+"""The public terms of a run: what is sampled, clipped, divided by and noised."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sparsedp.accounting.events import DpEvent, NonPrivateDpEvent, PoissonSampledDpEvent
+from sparsedp.selection import Selection
+from sparsedp.training.loader import check_loader, steps_in
+
+Sampling = tuple[float, float, bool, int]
+"""(B, q, poisson, steps per epoch): public constants."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Public constants of a run."""
+
+    noise_multiplier: float
+    max_grad_norm: float
+    expected_batch_size: float
+    sampling_rate: float
+    """1 where batches are the user's own."""
+    poisson: bool
+    steps_per_epoch: int
+    max_steps: int | None
+    """Where the budget ends; None without a budget."""
+
+    def event(self, selection: Selection) -> DpEvent:
+        """What one step spends."""
+        if self.noise_multiplier == 0:
+            return NonPrivateDpEvent()
+        inner = selection.step_event(self.noise_multiplier)
+        return PoissonSampledDpEvent(self.sampling_rate, inner) if self.poisson else inner
+
+
+def sampling_of(data_loader: Any, expected_batch_size: float | None, poisson: bool) -> Sampling:
+    """The sampling of a loader; refuses what cannot be sampled as asked."""
+    if not poisson:
+        batch = expected_batch_size or getattr(data_loader, "batch_size", None)
+        if batch is None:
+            raise ValueError("expected_batch_size must be given: the divisor of the gradient is public")
+        return positive("expected_batch_size", batch), 1.0, False, len(data_loader)
+    check_loader(data_loader)
+    examples = len(data_loader.dataset)
+    batch = expected_batch_size or data_loader.batch_size
+    if batch is None:
+        raise ValueError("expected_batch_size must be given: the loader has no batch_size")
+    batch = positive("expected_batch_size", batch)
+    if batch > examples:
+        raise ValueError(f"expected_batch_size {batch:g} is larger than the dataset of {examples} examples")
+    return batch, batch / examples, True, steps_in(1.0, batch / examples)
+
+
+def total_steps(epochs: float | None, steps: int | None, sampling: Sampling) -> int:
+    """The steps of a run, from epochs or as given."""
+    if (epochs is None) == (steps is None):
+        raise ValueError("epochs or steps: give one of them")
+    if epochs is not None:
+        rate = sampling[1] if sampling[2] else 1.0 / sampling[3]
+        return steps_in(positive("epochs", epochs), rate)
+    assert steps is not None
+    if steps < 1:
+        raise ValueError(f"steps must be at least 1, got {steps}")
+    return int(steps)
+
+
+def positive(name: str, value: float) -> float:
+    """Refuse zero, negative numbers, NaN and infinity by name."""
+    if not (value > 0 and value != float("inf")):
+        raise ValueError(f"{name} must be positive and finite, got {value}")
+    return float(value)

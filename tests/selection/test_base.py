@@ -1,0 +1,111 @@
+"""What every rule shares: the sensitivity of the clipped sum, and the checks."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from support.batches import GivenBatch
+
+import sparsedp as sdp
+from sparsedp.accounting.events import GaussianDpEvent
+from sparsedp.randomness import NoiseSource
+from sparsedp.rows import TableShape
+from sparsedp.selection import Selection
+
+SCORED = {"rows": 3, "selection_epsilon": 0.5, "score_cap": 0.1}
+ALL: dict[str, Selection] = {
+    "dp-sgd": sdp.DPSGD(),
+    "lazy": sdp.DPSGD(lazy=True),
+    "fest": sdp.FEST({"table": [1, 2]}),
+    "adafest": sdp.AdaFEST(),
+    "adafest+": sdp.AdaFEST(within=sdp.FEST({"table": [1, 2]})),
+    "exponential": sdp.ExponentialSelection(**SCORED),
+    "sparse-vector": sdp.SparseVectorSelection(**SCORED, threshold=0.01),
+    "random": sdp.RandomSelection(rows=3),
+}
+TABLES = [TableShape("table", 2000, 4)]
+
+
+def test_one_example_moves_the_sum_by_its_clip() -> None:
+    for selection in ALL.values():
+        rule = selection.rule(selection.divide(TABLES), noise_multiplier=1.0, clip=0.7, batch=50)
+        assert rule.sensitivity == 0.7
+
+
+@pytest.mark.parametrize(("batch_clip", "expected"), [(0.001, 0.1), (10.0, 0.7)])
+def test_the_second_clipping_bounds_it_by_twice_its_own_bound(batch_clip: float, expected: float) -> None:
+    """min(clip, 2 batch_clip B): two mean gradients of norm at most the bound may differ by twice of it."""
+    selection = sdp.RandomSelection(rows=3, batch_clip=batch_clip)
+    rule = selection.rule(selection.divide(TABLES), noise_multiplier=1.0, clip=0.7, batch=50)
+    assert rule.sensitivity == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_what_is_selected_are_sorted_distinct_rows(name: str) -> None:
+    selection = ALL[name]
+    space = selection.divide(TABLES)
+    rule = selection.rule(space, noise_multiplier=1.0, clip=1.0, batch=10)
+    for _ in range(20):
+        rows = rule.select(GivenBatch(space), NoiseSource(3).selection).rows
+        assert rows.dtype == np.int64
+        assert (np.diff(rows) > 0).all()
+        assert not rows.size or (rows[0] >= 0 and rows[-1] < 2000)
+
+
+def test_rules_that_add_nothing_to_the_noise_cost_one_gaussian() -> None:
+    for name in ("dp-sgd", "lazy", "fest", "adafest", "adafest+", "random"):
+        assert ALL[name].step_event(1.3) == GaussianDpEvent(1.3)
+        assert ALL[name].one_off_events() == ()
+    for name in ("exponential", "sparse-vector"):
+        assert ALL[name].step_event(1.3) != GaussianDpEvent(1.3)
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if name not in ("dp-sgd", "lazy")])
+def test_small_tables_are_always_on(name: str) -> None:
+    tables = [*TABLES, TableShape("small", 1000, 2)]
+    space = ALL[name].divide(tables)
+    assert [table.name for table in space.selectable] == ["table"]
+    assert [table.name for table in space.always_on] == ["small"]
+
+
+def bad_selections() -> list[tuple[str, type[Selection], dict[str, object]]]:
+    cases: list[tuple[str, type[Selection], dict[str, object]]] = [
+        ("always_on_rows", sdp.AdaFEST, {"always_on_rows": -1}),
+        ("always_on_rows", sdp.FEST, {"rows": {}, "always_on_rows": -1}),
+        ("always_on_rows", sdp.RandomSelection, {"rows": 3, "always_on_rows": -1}),
+        ("threshold and false_positives", sdp.AdaFEST, {"threshold": 3.0, "false_positives": 5.0}),
+        ("rows or coordinates", sdp.RandomSelection, {}),
+        ("rows or coordinates", sdp.RandomSelection, {"rows": 3, "coordinates": 3}),
+        ("rows or coordinates", sdp.RandomSelection, {"coordinates": -1}),
+        ("rows", sdp.ExponentialSelection, {**SCORED, "rows": 0}),
+        ("rows", sdp.SparseVectorSelection, {**SCORED, "rows": 0, "threshold": 0.1}),
+        ("threshold", sdp.SparseVectorSelection, {**SCORED, "threshold": math.nan}),
+    ]
+    for value in (0.0, -1.0, math.nan, math.inf):
+        cases += [
+            (name, sdp.AdaFEST, {name: value})
+            for name in ("noise_ratio", "threshold", "false_positives", "contribution_norm")
+        ]
+        cases += [
+            (name, sdp.ExponentialSelection, {**SCORED, name: value})
+            for name in ("selection_epsilon", "score_cap", "batch_clip")
+        ]
+        cases.append(("batch_clip", sdp.RandomSelection, {"rows": 3, "batch_clip": value}))
+    return cases
+
+
+@pytest.mark.parametrize(("named", "kind", "fields"), bad_selections())
+def test_bad_input_is_named(named: str, kind: type[Selection], fields: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=f"^{named} ?"):
+        kind(**fields)
+
+
+def test_nothing_to_choose_in_is_fine() -> None:
+    for name in ("adafest", "exponential", "sparse-vector", "random"):
+        space = ALL[name].divide([TableShape("small", 10, 2)])
+        rule = ALL[name].rule(space, noise_multiplier=1.0, clip=1.0, batch=10)
+        assert rule.select(GivenBatch(space), NoiseSource(1).selection).rows.size == 0
+
+

@@ -1,0 +1,151 @@
+"""FEST's rows: public counts, private counts, and what they cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from support.batches import GivenBatch
+from support.models import TwoTables
+from torch.utils.data import DataLoader, TensorDataset
+
+import sparsedp as sdp
+from sparsedp.accounting.events import GaussianDpEvent
+from sparsedp.clipping import Capture
+from sparsedp.randomness import NoiseSource
+from sparsedp.rows import RowCounts, TableShape
+from sparsedp.training.counting import count_rows
+
+TABLES = [TableShape("large", 300, 5), TableShape("small", 7, 3)]
+
+
+def test_public_counts_choose_the_most_frequent_over_all_tables() -> None:
+    fest = sdp.FEST.from_public_counts({"a": [5, 0, 9, 1], "b": ([10, 4], [7, 6])}, 3)
+    assert {name: rows.tolist() for name, rows in fest.sorted_rows.items()} == {"a": [2], "b": [4, 10]}
+    assert fest.one_off_events() == ()
+
+
+def test_ties_are_broken_by_table_and_id() -> None:
+    fest = sdp.FEST.from_public_counts({"b": [1, 1, 1], "a": [1, 1]}, 4)
+    assert {name: rows.tolist() for name, rows in fest.sorted_rows.items()} == {"b": [0, 1, 2], "a": [0]}
+
+
+def test_fewer_rows_than_asked_for_are_all_taken() -> None:
+    fest = sdp.FEST.from_public_counts({"a": [0, 3, 0]}, 10)
+    assert fest.sorted_rows["a"].tolist() == [1]
+
+
+def test_the_rule_selects_the_same_rows_at_every_step() -> None:
+    fest = sdp.FEST({"large": [9, 3, 3]}, always_on_rows=10)
+    space = fest.divide(TABLES)
+    rule = fest.rule(space, noise_multiplier=1.0, clip=1.0, batch=10)
+    for _ in range(3):
+        assert rule.select(GivenBatch(space), NoiseSource(1).selection).rows.tolist() == [3, 9]
+
+
+def test_a_small_table_that_is_named_is_chosen_in() -> None:
+    fest = sdp.FEST({"large": [1], "small": [2]}, always_on_rows=10)
+    space = fest.divide(TABLES)
+    assert [table.name for table in space.selectable] == ["large", "small"]
+    assert fest.numbers(space).tolist() == [1, 302]
+
+
+def counts_by_hand(ids: torch.Tensor) -> dict[str, np.ndarray]:
+    return {"large": np.bincount(ids[:, 0].numpy(), minlength=300).astype(float)}
+
+
+def test_a_loader_and_its_counts_choose_the_same_rows() -> None:
+    """With next to no noise both are the true top-k."""
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.stack(
+        [
+            (300 * torch.rand(400, generator=generator) ** 3).long(),
+            torch.randint(0, 7, (400,), generator=generator),
+        ],
+        1,
+    )
+    loader = DataLoader(TensorDataset(ids, torch.zeros(400)), batch_size=64)
+    model = TwoTables()
+    capture = Capture(model, loss_reduction="mean")
+    true = counts_by_hand(ids)["large"]
+    k = int(np.sum(true >= 4))  # a cut between different counts, so that the answer is unique
+
+    def resolve(source: object) -> list[int]:
+        selection = sdp.FEST.private_top_k(source, k, mu=1e6, always_on_rows=10)
+        space = selection.divide(TABLES)
+        fest = selection.resolve(
+            TABLES, lambda given, norm: count_rows(model, capture, given, norm, space), NoiseSource(2).selection
+        )
+        return fest.sorted_rows["large"].tolist()
+
+    expected = np.flatnonzero(true >= 4).tolist()
+    assert resolve(loader) == expected
+    assert resolve(counts_by_hand(ids)) == expected
+    sparse = np.flatnonzero(true)
+    assert resolve({"large": RowCounts(sparse, true[sparse])}) == expected
+    capture.detach()
+
+
+@pytest.mark.parametrize("factor", [1.0, 2.0])
+def test_the_histogram_gets_noise_of_the_contribution_norm_over_mu(factor: float) -> None:
+    """Two rows that differ by one: how often the larger one is kept tells the noise; binomial at 1e-8."""
+    norm, mu, runs = factor * math.sqrt(2.0), 0.5, 3000
+    tables = [TableShape("a", 2, 1), TableShape("b", 2000, 1)]
+    counts = {"a": [31.0, 30.0], "b": ([0], [1e9])}
+    selection = sdp.FEST.private_top_k(
+        counts, 2, mu, contribution_norm=None if factor == 1 else norm, always_on_rows=0
+    )
+    stream = NoiseSource(3).selection
+    larger = 0
+    for _ in range(runs):
+        rows = selection.resolve(tables, lambda *_: {}, stream).sorted_rows
+        assert rows["b"].tolist() == [0]
+        larger += rows["a"].tolist() == [0]
+    p = stats.norm.cdf(1 / (math.sqrt(2) * norm / mu))
+    assert stats.binomtest(larger, runs, p).pvalue > 1e-8
+    assert stats.binomtest(larger, runs, stats.norm.cdf(4 / (math.sqrt(2) * norm / mu))).pvalue < 1e-8
+
+
+def test_events() -> None:
+    assert sdp.FEST({"large": [1]}).one_off_events() == ()
+    selection = sdp.FEST.private_top_k({"large": [1.0] * 300}, 5, mu=0.1, always_on_rows=10)
+    assert selection.one_off_events() == (GaussianDpEvent(10.0),)
+    fest = selection.resolve(TABLES, lambda *_: {}, NoiseSource(1).selection)
+    assert fest.one_off_events() == (GaussianDpEvent(10.0),)
+    assert fest.sorted_rows["large"].size == 5
+    with pytest.raises(ValueError, match="resolved"):
+        selection.rule(selection.divide(TABLES), noise_multiplier=1.0, clip=1.0, batch=1)
+
+
+BAD: list[tuple[str, Callable[[], object]]] = [
+    ("rows names table 'x'", lambda: sdp.FEST({"x": [1]}).divide(TABLES)),
+    ("rows of table 'large' has id 300", lambda: sdp.FEST({"large": [300]}).divide(TABLES)),
+    ("rows of table 'large' must not be negative", lambda: sdp.FEST({"large": [-1]})),
+    ("rows of table 'large' must be integers", lambda: sdp.FEST({"large": [1.5]})),
+    ("rows does not name", lambda: sdp.FEST({}, always_on_rows=10).divide(TABLES)),
+    ("k must", lambda: sdp.FEST.from_public_counts({"large": [1]}, 0)),
+    ("k must", lambda: sdp.FEST.private_top_k({}, 0)),
+    ("mu must", lambda: sdp.FEST.private_top_k({}, 1, math.nan)),
+    ("mu must", lambda: sdp.FEST.private_top_k({}, 1, 0.0)),
+    ("contribution_norm must", lambda: sdp.FEST.private_top_k({}, 1, contribution_norm=math.inf)),
+    ("counts of 'large' must", lambda: sdp.FEST.from_public_counts({"large": [math.nan]}, 1)),
+    ("counts of 'large' must", lambda: sdp.FEST.from_public_counts({"large": [-1.0]}, 1)),
+    ("counts of 'large' must", lambda: sdp.FEST.from_public_counts({"large": ([1, 2], [1.0])}, 1)),
+    ("counts of 'large' names a row twice", lambda: sdp.FEST.from_public_counts({"large": ([1, 1], [1, 1])}, 1)),
+    (
+        "counts of 'large' has id 300",
+        lambda: sdp.FEST.private_top_k({"large": [1.0] * 301}, 1, always_on_rows=10).resolve(
+            TABLES, lambda *_: {}, NoiseSource(1).selection
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("message", "call"), BAD)
+def test_bad_input_is_named(message: str, call: Callable[[], object]) -> None:
+    with pytest.raises(ValueError, match=f"^{message}"):
+        call()

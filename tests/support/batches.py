@@ -1,0 +1,69 @@
+"""Batches for selection rules: given counts, or real gradients of a small model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from sparsedp.clipping import Capture
+from sparsedp.rows import RowCounts, RowSpace, TableShape
+from sparsedp.selection import Rule
+from sparsedp.training.batch import LogicalBatch, ScoredBatch
+
+NOBODY = RowCounts(np.empty(0, np.int64), np.empty(0))
+
+
+@dataclass
+class GivenBatch:
+    """Answers with what it was given, and remembers what it was asked."""
+
+    space: RowSpace
+    counts: RowCounts = NOBODY
+    given_scores: RowCounts = NOBODY
+    asked: list[tuple[float, NDArray[np.int64] | None]] = field(default_factory=list)
+
+    def contributions(self, norm: float, domain: NDArray[np.int64] | None = None) -> RowCounts:
+        self.asked.append((norm, domain))
+        if domain is None:
+            return self.counts
+        inside = np.isin(self.counts.ids, domain)
+        return RowCounts(self.counts.ids[inside], self.counts.counts[inside])
+
+    def scores(self) -> RowCounts:
+        return self.given_scores
+
+
+def one_table(rows: int, name: str = "table", dim: int = 2) -> RowSpace:
+    return RowSpace(selectable=(TableShape(name, rows, dim),))
+
+
+def counts_of(**counts: float) -> RowCounts:
+    """``counts_of(r3=1.0)``: row 3 has the count 1."""
+    ids = sorted(int(name[1:]) for name in counts)
+    return RowCounts(np.array(ids, np.int64), np.array([counts[f"r{row}"] for row in ids], np.float64))
+
+
+class Directions(nn.Module):
+    """The gradient of example i in row ``ids[i]`` is ``directions[i]``, and nothing else has one."""
+
+    def __init__(self, rows: int, dim: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(rows, dim, sparse=True)
+
+    def forward(self, ids: Tensor, directions: Tensor) -> Tensor:
+        return (self.table(ids) * directions).sum(dim=tuple(range(1, directions.dim())))
+
+
+def scores_of(rule: Rule, ids: Tensor, directions: Tensor) -> dict[int, float]:
+    """The scores that a rule sees on real captured gradients."""
+    table = rule.space.selectable[0]
+    model = Directions(table.rows, table.dim)
+    capture = Capture(model, loss_reduction="sum")
+    model(ids, directions).sum().backward()
+    scores = ScoredBatch(LogicalBatch(capture.take(), rule.space), rule).scores()
+    capture.detach()
+    return dict(zip(scores.ids.tolist(), scores.counts.tolist(), strict=True))
