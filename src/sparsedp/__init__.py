@@ -27,11 +27,38 @@ _HOME = {
     "plan": "sparsedp.accounting",
 }
 
-_ROOMS = frozenset(
-    "accounting audit clipping convex data mechanisms models randomness report rows runs selection training".split()
+_ROOMS = (
+    "accounting",
+    "audit",
+    "clipping",
+    "convex",
+    "data",
+    "mechanisms",
+    "models",
+    "randomness",
+    "report",
+    "rows",
+    "runs",
+    "selection",
+    "training",
 )
 
-__all__ = ["__version__", *_HOME]
+__all__ = [
+    "DPSGD",
+    "FEST",
+    "AdaFEST",
+    "ExponentialSelection",
+    "Ledger",
+    "NoiseSource",
+    "PrivacyEngine",
+    "PrivacyStatement",
+    "Private",
+    "RandomSelection",
+    "SparseVectorSelection",
+    "__version__",
+    "calibrate",
+    "plan",
+]
 
 if TYPE_CHECKING:
     from sparsedp.accounting import Ledger, PrivacyStatement, calibrate
@@ -45,7 +72,7 @@ if TYPE_CHECKING:
         RandomSelection,
         SparseVectorSelection,
     )
-    from sparsedp.training import Private, PrivacyEngine
+    from sparsedp.training import PrivacyEngine, Private
 
 
 def __getattr__(name: str) -> Any:

@@ -46,7 +46,8 @@ def _(domain: Box, x: Floats) -> Floats:
 def _(domain: Ball, x: Floats) -> Floats:
     offset = x - domain.center
     norm = float(np.linalg.norm(offset))
-    return x if norm <= domain.radius else domain.center + offset * (domain.radius / norm)
+    inside: Floats = domain.center + offset * min(1.0, domain.radius / max(norm, domain.radius))
+    return x if norm <= domain.radius else inside
 
 
 @euclidean_nearest.register

@@ -88,12 +88,14 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
                 stacklevel=4,
             )
 
-    def _features(self, rows: Rows, *, pure: bool) -> Rows:
-        """Rows shortened to ``data_norm`` (and l1 norm ``data_norm sqrt(sparsity)``), with the constant."""
+    def _shortened(self, rows: Rows, *, pure: bool) -> Rows:
+        """Rows of norm ``data_norm`` at most, in pure DP also of l1 norm ``data_norm sqrt(sparsity)``."""
         data_norm = check_positive("data_norm", self.data_norm)
-        clipped = clip_rows(
-            rows, l2=data_norm, l1=data_norm * self._root_sparsity(rows) if pure else math.inf
-        )
+        return clip_rows(rows, l2=data_norm, l1=data_norm * self._root_sparsity(rows) if pure else math.inf)
+
+    def _features(self, rows: Rows, *, pure: bool) -> Rows:
+        """Shortened rows with the constant feature."""
+        clipped = self._shortened(rows, pure=pure)
         if not self.fit_intercept:
             return clipped
         constant = np.full((clipped.shape[0], 1), check_positive("intercept_scaling", self.intercept_scaling))
@@ -179,7 +181,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         """One margin an output, for rows shortened as they were in fit."""
         check_is_fitted(self)
         rows: Rows = as_rows(validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False))
-        clipped: Any = clip_rows(rows, l2=check_positive("data_norm", self.data_norm))
+        clipped: Any = self._shortened(rows, pure=self.statement_.delta == 0.0)
         return np.asarray(clipped @ np.atleast_2d(self.coef_).T + self.intercept_)
 
 
