@@ -1,8 +1,7 @@
-"""What the studies of the FEST paper share: data sets, tuned settings, and how results are written."""
+"""What the studies of the FEST paper share: how runs are made and how results are written."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,13 +19,10 @@ from sparsedp.runs.sweep import Sweep, sweep
 REAL_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 """Where the real data sets lie, if anywhere: folders ``flights-3m`` and ``tennis``."""
 _PREPARE = {"flights-3m": flights, "tennis": tennis}
-PRIVATE = ("lazy", "fest", "adafest", "adafest+", "exponential", "sparse-vector", "random")
-"""Every private algorithm; DP-SGD as ``lazy``, whose final model has the same distribution and which is far
-quicker where tables are large."""
 Grid = dict[str, list[Any]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DataSet:
     """A data set, the settings tuned for it, and the knobs of each algorithm."""
 
@@ -36,11 +32,12 @@ class DataSet:
     """A folder under ``REAL_DATA``, or ``generated:...``."""
     settings: Mapping[str, Any]
     knobs: Mapping[str, Mapping[str, Sequence[Any]]]
-    """Per algorithm, the values its own knobs take; a list of several is a small sweep of its own."""
-    period: int
-    """The shortest streaming period, in the data's time units."""
-    periods: Sequence[int]
-    """Streaming periods, in multiples of the shortest."""
+    """Per algorithm, the values that its own knobs take."""
+    algorithms: Sequence[str]
+    """The private algorithms to compare."""
+    seeds: Sequence[int] = (0, 1)
+    periods: Sequence[int] = (1,)
+    """Lengths of streaming periods, in the data's time units."""
 
     @property
     def available(self) -> bool:
@@ -49,7 +46,7 @@ class DataSet:
 
     def base(self, out: Path) -> dict[str, Any]:
         """The settings that all runs share, the data prepared (once) under ``out``."""
-        # Runs of a study are short: the sweep repeats an interrupted one rather than storing large tables.
+        # Runs of a study are short: an interrupted one is repeated rather than its large tables stored.
         return {"data": self._prepared(out), "checkpoint_every": 10**6, **self.settings}
 
     def _prepared(self, out: Path) -> str:
@@ -59,21 +56,22 @@ class DataSet:
         _PREPARE[self.source](REAL_DATA / self.source, folder)
         return str(folder)
 
-    def grid(self, algorithm: str, **more: list[Any]) -> Grid:
+    def grid(self, algorithm: str, **more: Sequence[Any]) -> Grid:
         """The algorithm with its knobs, and what else varies."""
-        return {"algorithm": [algorithm], **{k: list(v) for k, v in self.knobs.get(algorithm, {}).items()}, **more}
+        varied = {**self.knobs.get(algorithm, {}), **more}
+        return {"algorithm": [algorithm], **{name: list(values) for name, values in varied.items()}}
 
 
-def runs_of(name: DataSet, grids: Sequence[Grid], out: Path, jobs: int = 1) -> pl.DataFrame:
+def runs_of(each: DataSet, grids: Sequence[Grid], out: Path) -> pl.DataFrame:
     """Sweep the grids; finished runs are kept, their weights are not."""
-    folder = out / name.name
+    folder = out / each.name
 
     def forget_weights(done: int, total: int) -> None:
         for weights in folder.glob("runs/*/model.safetensors"):
             weights.unlink()
 
-    found = sweep(Sweep(name.base(out), grids), folder, jobs, forget_weights)
-    return found.with_columns(dataset=pl.lit(name.name))
+    found = sweep(Sweep(each.base(out), grids), folder, watch=forget_weights)
+    return found.with_columns(dataset=pl.lit(each.name))
 
 
 def write_study(
@@ -84,17 +82,14 @@ def write_study(
     panels: Mapping[str, go.Figure],
     runs: pl.DataFrame | None = None,
 ) -> dict[str, Any]:
-    """``results.parquet``, ``table.md``, ``figure.html`` and ``figure.svg``; returns the tables as plain values."""
+    """``results.parquet``, ``table.md``, ``figure.html``, ``figure.svg``; returns the tables as plain values."""
     out.mkdir(parents=True, exist_ok=True)
-    (pl.concat(list(tables.values()), how="diagonal_relaxed") if runs is None else runs).write_parquet(
-        out / "results.parquet"
-    )
+    results = pl.concat(list(tables.values()), how="diagonal_relaxed") if runs is None else runs
+    results.write_parquet(out / "results.parquet")
     parts = [f"## {name}\n\n{markdown(frame)}" for name, frame in tables.items()]
     (out / "table.md").write_text(f"# {title}\n\n{lead}\n\n" + "\n".join(parts))
     sections = [Section(name, table(frame.columns, cells(frame))) for name, frame in tables.items()]
     sections += [Section(name, figure=figure) for name, figure in panels.items()]
     write_page(out / "figure.html", title, paragraph(lead), sections)
-    if panels:
-        write_svg(out / "figure.svg", panels)
-    shutil.rmtree(out / "data", ignore_errors=True)
+    write_svg(out / "figure.svg", panels)
     return {name: frame.to_dicts() for name, frame in tables.items()}

@@ -9,8 +9,8 @@ from scipy import sparse
 from sparsedp.accounting import delta_of
 from sparsedp.audit.distinguishing import audit, exact_epsilon
 from sparsedp.convex import partitioned_erm
-from sparsedp.convex.partitioned_erm import PartitionedERM, iteration_price
 from sparsedp.convex.losses import SmoothedHingeLoss
+from sparsedp.convex.partitioned_erm import PartitionedERM, iteration_price
 from sparsedp.convex.protocol import LinearModelLoss
 from sparsedp.mechanisms import sparse_vector_event
 from sparsedp.randomness import NoiseSource, Stream

@@ -109,8 +109,8 @@ def test_bad_input() -> None:
         project_noisy(VECTOR, std=0.0, radius=1.0, stream=stream)
     with pytest.raises(ValueError, match="radius must"):
         project_noisy(VECTOR, std=1.0, radius=math.inf, stream=stream)
+    broken = SparseVector(np.array([0]), np.array([math.nan]), 3)
     with pytest.raises(ValueError, match="values must be finite"):
-        broken = SparseVector(np.array([0]), np.array([math.nan]), 3)
         project_noisy(broken, std=1.0, radius=1.0, stream=stream)
     with pytest.raises(ValueError, match="ids must be sorted"):
         project_noisy(SparseVector(np.array([3]), np.array([1.0]), 3), std=1.0, radius=1.0, stream=stream)

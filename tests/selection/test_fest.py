@@ -95,7 +95,7 @@ def test_the_histogram_gets_noise_of_the_contribution_norm_over_mu(factor: float
     """Two rows that differ by one: how often the larger one is kept tells the noise; binomial at 1e-8."""
     norm, mu, runs = factor * math.sqrt(2.0), 0.5, 3000
     tables = [TableShape("a", 2, 1), TableShape("b", 2000, 1)]
-    counts = {"a": [31.0, 30.0], "b": ([0], [1e9])}
+    counts = {"a": [5001.0, 5000.0], "b": ([0], [1e9])}
     selection = sdp.FEST.private_top_k(
         counts, 2, mu, contribution_norm=None if factor == 1 else norm, always_on_rows=0
     )

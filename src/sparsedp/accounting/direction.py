@@ -13,11 +13,11 @@ from sparsedp.accounting.tilted import MAX_POINTS, GridTooLarge, TiltedLoss, con
 
 Pairs: TypeAlias = list[tuple[Pair, int]]
 
-_FINEST, _COARSEST = 2.0**-40, 1.0
-_LOG_UNPLACED = math.log(1e-6)  # the part of delta that may go to losses off the grid
 ROUNDING = 1e-4
 """The part of delta that may drown in the rounding of the FFT; answers allow for as much."""
 
+_FINEST, _COARSEST = 2.0**-40, 1.0
+_LOG_UNPLACED = math.log(1e-6)  # the part of delta that may go to losses off the grid
 _FFT_NOISE = 4e-16
 _AT_ONCE = 1 << 19
 
@@ -55,92 +55,65 @@ class Outline:
         tail = max(math.exp(log_delta + _LOG_UNPLACED) / count, 1e-290)
         return cls(pairs, reverse, tail, Sketch.of(pairs, tail, reverse=reverse))
 
+    def grids(self, saddle: float, decay: float, tolerance: float) -> Grids:
+        """The widest grids that, by the sketch's estimate, move epsilon by `tolerance` at most.
+
+        Rounding that keeps P- and Q-mass and adds a variance v moves a tail e^(-decay loss) by (1 + decay) v / 2; the
+        losses that matter are those tilted by `saddle`. Half of the tolerance goes to rounding each copy to its step,
+        half to rounding blocks of copies to the common one.
+        """
+        blocks = sum(math.isqrt(count) + 1 for _, count in self.pairs)
+        variance = tolerance / (1 + decay)
+        common = 2.0 ** math.floor(math.log2(min(math.sqrt(6 * variance / blocks), _COARSEST)))
+        widest = common if len(self.pairs) > 1 else _COARSEST
+        steps = []
+        for (pair, _), part in zip(self.pairs, self.sketch.parts, strict=True):
+            low, high = pair.span(self.tail)
+            narrowest = max(_FINEST, 4 * (high - low) / MAX_POINTS)
+            step = widest
+            while step / 2 > narrowest and part.rounding(saddle, step) > variance / len(self.pairs):
+                step /= 2
+            steps.append(step)
+        return Grids(tuple(steps), max(common, *steps))
+
 
 @dataclass(frozen=True)
-class Direction(Outline):
+class Direction:
     """An outline with what it takes to resolve one delta at about one epsilon.
 
-    `tilt` is what the FFT needs to see that delta, `log_negligible` the tilted mass (ln) that does not
-    matter there, `log_unplaced` the P-mass that does not, `noise` the part of delta that rounding may reach
-    all the same, `saddle` the tilt that would centre the losses, and `decay` the rate at which delta falls.
+    `tilt` is what the FFT needs to see that delta, `log_negligible` the tilted mass (ln) that does not matter there,
+    `log_unplaced` the P-mass that does not, and `noise` the part of delta that rounding may reach all the same.
     """
 
+    outline: Outline
+    grids: Grids
     tilt: float
     log_negligible: float
     log_unplaced: float
     noise: float
-    saddle: float
-    decay: float
 
     @classmethod
     def towards(
-        cls, outline: Outline, *, epsilon: float, log_delta: float, saddle: float, decay: float
+        cls, outline: Outline, grids: Grids, *, epsilon: float, log_delta: float, saddle: float
     ) -> Direction:
         """For deltas of about e^log_delta at about `epsilon`, where the tilt `saddle` centres the losses."""
-        count = sum(times for _, times in outline.pairs)
-        log_noise = math.log(_FFT_NOISE * count / ROUNDING) - log_delta if count > 1 else -math.inf
-        tilt = outline.sketch.gentle_tilt(saddle, epsilon, log_noise)
+        sketch = outline.sketch
+        relative = _FFT_NOISE * sketch.activity(grids.steps) / ROUNDING
+        log_noise = math.log(relative) - log_delta if relative else -math.inf
+        tilt = sketch.gentle_tilt(saddle, epsilon, log_noise)
+        lift = tilt * epsilon - sketch.log_mgf(tilt)
         log_unplaced = log_delta + _LOG_UNPLACED
-        lift = tilt * epsilon - outline.sketch.log_mgf(tilt)
-        return cls(
-            **vars(outline),
-            tilt=tilt,
-            log_negligible=min(log_unplaced + lift, -10.0),
-            log_unplaced=log_unplaced,
-            noise=ROUNDING * math.exp(min(log_noise - lift, 50.0)),
-            saddle=saddle,
-            decay=decay,
-        )
-
-    def grids(self, tolerance: float) -> Grids:
-        """The widest grids that, by the sketch's estimate, move epsilon by `tolerance` at most.
-
-        Rounding that keeps P- and Q-mass and adds a variance v moves a tail e^(-decay loss) by (1 + decay)
-        v / 2. Half of the tolerance goes to rounding each copy to its step, half to rounding the blocks of
-        copies to the common one.
-        """
-        blocks = sum(math.isqrt(count) + 1 for _, count in self.pairs)
-        variance = tolerance / (1 + self.decay)
-        common = 2.0 ** math.floor(math.log2(min(math.sqrt(6 * variance / blocks), _COARSEST)))
-        steps = tuple(self._step(i, variance / len(self.pairs), common) for i in range(len(self.pairs)))
-        return Grids(steps, max(common, *steps))
-
-    def _step(self, i: int, variance: float, common: float) -> float:
-        part = self.sketch.parts[i]
-        low, high = self.pairs[i][0].span(self.tail)
-        narrowest = max(_FINEST, 4 * (high - low) / MAX_POINTS)
-        step = common if len(self.pairs) > 1 else _COARSEST
-        while step / 2 > narrowest and part.rounding(self.saddle, step) > variance:
-            step /= 2
-        return step
+        noise = ROUNDING * math.exp(min(log_noise - lift, 50.0))
+        return cls(outline, grids, tilt, min(log_unplaced + lift, -10.0), log_unplaced, noise)
 
     def compose(self, grids: Grids) -> TiltedLoss:
         """The whole composition on these grids."""
         parts = []
-        for (pair, count), step in zip(self.pairs, grids.steps, strict=True):
-            loss = discretise(pair, step, self.tail)
-            loss = loss.reversed() if self.reverse else loss
+        for (pair, count), step in zip(self.outline.pairs, grids.steps, strict=True):
+            loss = discretise(pair, step, self.outline.tail)
+            loss = loss.reversed() if self.outline.reverse else loss
             parts += self._copies(loss.tilted(self.tilt), count, round(grids.common / step))
         return convolve(parts)
-
-    def _repeated(self, loss: TiltedLoss, count: int, shares: int, most: int = MAX_POINTS) -> TiltedLoss:
-        share = math.log(2 * len(self.pairs) * shares)
-        return loss.repeated(count, self.log_negligible - share, self.log_unplaced - share, most)
-
-    def _copies(self, loss: TiltedLoss, count: int, factor: int) -> list[TiltedLoss]:
-        """`count` copies on the grid `factor` times as wide: all at once if that is small enough, else by
-        blocks.
-
-        Blocks of about sqrt(count) copies are composed on the fine grid, and the blocks on the wide one.
-        """
-        try:
-            return [self._repeated(loss, count, 1, _AT_ONCE).coarsened(factor if len(self.pairs) > 1 else 1)]
-        except GridTooLarge:
-            outer = math.isqrt(count)
-        inner, rest = divmod(count, outer)
-        block = self._repeated(loss, inner, outer + 1).coarsened(factor)
-        parts = [self._repeated(block, outer, 2)]
-        return [*parts, self._repeated(loss, rest, 2).coarsened(factor)] if rest else parts
 
     def compose_affordably(self, grids: Grids) -> tuple[TiltedLoss, Grids]:
         """The composition on `grids`, or on the least power-of-two multiple of them that is not too large."""
@@ -149,3 +122,22 @@ class Direction(Outline):
                 return self.compose(grids), grids
             except GridTooLarge:
                 grids = grids.scaled(2)
+
+    def _copies(self, loss: TiltedLoss, count: int, factor: int) -> list[TiltedLoss]:
+        """`count` copies on the grid `factor` times as wide: all at once if that is small enough, else by blocks.
+
+        Blocks of about sqrt(count) copies are composed on the fine grid, and the blocks on the wide one.
+        """
+        alone = len(self.outline.pairs) == 1
+        try:
+            return [self._repeated(loss, count, 1, _AT_ONCE).coarsened(1 if alone else factor)]
+        except GridTooLarge:
+            outer = math.isqrt(count)
+        inner, rest = divmod(count, outer)
+        block = self._repeated(loss, inner, outer + 1).coarsened(factor)
+        parts = [self._repeated(block, outer, 2)]
+        return [*parts, self._repeated(loss, rest, 2).coarsened(factor)] if rest else parts
+
+    def _repeated(self, loss: TiltedLoss, count: int, shares: int, most: int = MAX_POINTS) -> TiltedLoss:
+        share = math.log(2 * len(self.outline.pairs) * shares)
+        return loss.repeated(count, self.log_negligible - share, self.log_unplaced - share, most)

@@ -65,18 +65,15 @@ def delta_bound(events: Events, epsilon: float) -> float:
 
 def _delta_one_way(pairs: Pairs, reverse: bool, epsilon: float) -> float:
     """Delta in one direction, first roughly, then on a grid that fits what was found."""
-    log_delta, decay, delta = -90.0, None, 1.0
-    for precision in (0.05 * epsilon, 0.01 * epsilon, tolerance(epsilon)):
+    delta, log_delta, decay = 1.0, -90.0, math.nan
+    for precision in (0.05, 0.01, 0.0):
         outline = Outline.of(pairs, reverse=reverse, log_delta=log_delta)
         saddle, _ = outline.sketch.tilt_for_epsilon(epsilon)
-        direction = Direction.towards(
-            outline,
-            epsilon=epsilon,
-            log_delta=log_delta,
-            saddle=saddle,
-            decay=saddle if decay is None else decay,
+        grids = outline.grids(
+            saddle, saddle if math.isnan(decay) else decay, max(precision * epsilon, tolerance(epsilon))
         )
-        loss, _ = direction.compose_affordably(direction.grids(max(precision, tolerance(epsilon))))
+        direction = Direction.towards(outline, grids, epsilon=epsilon, log_delta=log_delta, saddle=saddle)
+        loss, _ = direction.compose_affordably(grids)
         delta = min(delta, loss.delta_at(epsilon) * (1 + ROUNDING))
         decay, log_delta = _decay(loss, epsilon), math.log(max(delta, 1e-280))
     return delta
@@ -93,14 +90,13 @@ def _epsilon_one_way(pairs: Pairs, reverse: bool, delta: float, slack: float, en
     answer, decay = Answer(math.inf), saddle
     for precision in (0.1, 0.01, 0.0):
         wanted = max(slack * tolerance(near), precision * near)
-        direction = Direction.towards(
-            outline, epsilon=near, log_delta=math.log(delta), saddle=saddle, decay=decay
-        )
+        grids = outline.grids(saddle, decay, wanted)
+        direction = Direction.towards(outline, grids, epsilon=near, log_delta=math.log(delta), saddle=saddle)
         found, loss = _settle(direction, delta, wanted, enough)
         if found.epsilon > answer.epsilon + wanted:  # the coarser bound stands: the finer drowned in rounding
             return Answer(answer.epsilon, settled=False)
         near = min(found.epsilon, answer.epsilon)
-        answer = Answer(near, found.settled and direction.noise <= wanted * direction.decay + ROUNDING)
+        answer = Answer(near, found.settled and direction.noise <= wanted * decay + ROUNDING)
         if near <= enough or not math.isfinite(near) or wanted <= slack * tolerance(near):
             break
         decay, saddle = _decay(loss, near), outline.sketch.tilt_for_epsilon(near)[0]
@@ -109,8 +105,8 @@ def _epsilon_one_way(pairs: Pairs, reverse: bool, delta: float, slack: float, en
 
 def _settle(direction: Direction, delta: float, tolerance: float, enough: float) -> tuple[Answer, TiltedLoss]:
     """Halve the grids until epsilon moves by no more than the rounding that the tolerance allows."""
-    loss, grids = direction.compose_affordably(direction.grids(tolerance).scaled(2))
     delta *= 1 - ROUNDING
+    loss, grids = direction.compose_affordably(direction.grids.scaled(2))
     value = loss.epsilon_at(delta)
     while value > enough:
         grids = grids.scaled(0.5)

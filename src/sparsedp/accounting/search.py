@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-_MOST_EVALUATIONS = 60
+_MOST_EVALUATIONS = 30
+_NARROW = 1e-5
 
 
 def solve_falling(
@@ -34,7 +35,7 @@ def solve_falling(
             low = x
         else:
             high = x
-        if high <= low * (1 + 1e-9):
+        if high <= low * (1 + _NARROW):
             return high, exponent
         exponent = _exponent(last, (x, y), exponent)
         last = (x, y)

@@ -92,6 +92,16 @@ class Sketch:
 
         return _minimum(lambda log_tilt: max(log_delta(log_tilt), -690.0))  # a float's smallest delta
 
+    def activity(self, steps: Sequence[float]) -> float:
+        """About how many copies leave their most likely grid point, which is what an FFT rounds; 0 if it needs none."""
+        if len(self.parts) == 1 and self.parts[0].count == 1:
+            return 0.0
+        moved = (
+            part.count * float(np.exp(part.log_p) @ np.minimum(np.abs(part.losses) / step, 1.0))
+            for part, step in zip(self.parts, steps, strict=True)
+        )
+        return 1 + sum(moved)
+
     def gentle_tilt(self, saddle: float, epsilon: float, log_noise: float) -> float:
         """About the least tilt under which noise of e^log_noise, relative to the bulk, does not matter at
         `epsilon`.

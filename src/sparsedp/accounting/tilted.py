@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import fft
 
 from sparsedp.accounting.pairs import Array
@@ -24,6 +23,7 @@ MAX_POINTS = 1 << 21
 _BLOCKS = 1000
 _RATES: Array = np.exp2(np.arange(-15, 7))
 _LARGE = 300.0
+_LOG_NOTHING = -60.0
 
 
 class GridTooLarge(Exception):
@@ -118,11 +118,8 @@ class TiltedLoss:
         if high - low >= most:
             raise GridTooLarge
         size = fft.next_fast_len(max(high - low + 1, len(self.weights)), real=True)
-        centre = round(float(self.weights @ np.arange(len(self.weights))))
-        around = np.zeros(size)  # the mean at index 0, so that phases stay small under the power
-        around[: len(self.weights) - centre] = self.weights[centre:]
-        around[size - centre :] = self.weights[:centre]
-        composed = np.roll(fft.irfft(_power(fft.rfft(around), count), size), (count * centre - low) % size)
+        mode = int(np.argmax(self.weights))
+        composed = np.roll(_power(self.weights, mode, count, size), (count * mode - low) % size)
         return TiltedLoss(
             self.step,
             count * self.first + low,
@@ -183,13 +180,36 @@ def _best_rate(rates: Array, away: Array, mass: Array, count: int, log_negligibl
     return float(rates[np.argmin((count * growth - log_negligible) / np.abs(rates))])
 
 
-def _power(spectrum: NDArray[np.complex128], count: int) -> NDArray[np.complex128]:
-    """spectrum ** count, computed only where it is not negligible: at few frequencies, for a large count."""
-    magnitude = np.square(spectrum.real) + np.square(spectrum.imag)
-    matters = magnitude > math.exp(-140.0 / count)
-    result = np.zeros_like(spectrum)
-    result[matters] = np.exp(count * np.log(spectrum[matters]))
-    return result
+def _power(weights: Array, mode: int, count: int, size: int) -> Array:
+    """The weights convolved with themselves `count` times, modulo `size`, with index 0 for `count * mode`.
+
+    The heaviest weight p stands apart: with z the FFT of the others over p, what is transformed back is
+    p^count ((1 + z)^count - 1). Where nearly all the weight is on one point, the rounding of both transforms is then as
+    small as the rest of it, and not as large as 1.
+    """
+    rest = np.zeros(size)
+    rest[: len(weights) - mode] = weights[mode:]
+    rest[size - mode :] = weights[:mode]
+    heaviest, rest[0] = rest[0], 0.0
+    z = fft.rfft(rest) / heaviest
+    stays = count * math.log(heaviest)
+    with np.errstate(divide="ignore"):
+        growth = 0.5 * count * np.log1p(np.maximum(z.real * (2 + z.real) + np.square(z.imag), -1.0))
+    angle = count * np.arctan2(z.imag, 1 + z.real)
+    if stays < _LOG_NOTHING:
+        matters = growth + stays > _LOG_NOTHING  # few frequencies, for a large count
+        result = np.zeros_like(z)
+        result[matters] = np.exp(growth[matters] + stays + 1j * angle[matters])
+        return np.asarray(fft.irfft(result, size))
+    # (1 + z)^count - 1 as the expm1 of a complex number.
+    difference = (
+        np.expm1(growth) * np.cos(angle)
+        - 2 * np.square(np.sin(angle / 2))
+        + 1j * np.exp(growth) * np.sin(angle)
+    )
+    composed = np.asarray(fft.irfft(math.exp(stays) * difference, size))
+    composed[0] += math.exp(stays)
+    return composed
 
 
 def convolve(parts: Sequence[TiltedLoss]) -> TiltedLoss:

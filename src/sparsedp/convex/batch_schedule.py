@@ -20,6 +20,7 @@ from sparsedp.accounting import (
     analytic_gaussian_sigma,
     epsilon_of,
 )
+from sparsedp.accounting.filters import AdaptiveFilter
 from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from sparsedp.accounting.validation import check_count, check_delta, check_epsilon, check_positive
 from sparsedp.mechanisms.histogram import Floats, Ints
@@ -177,10 +178,10 @@ def filter_schedule(
         raise ValueError(f"epsilon must be at most 8 for the paper's amplification bound, got {epsilon}")
     levels = draw_levels(max_steps, size=size, stream=stream)
     shares = (3.0 * 2.0 ** (levels + 1) + 1.0) / (16.0 * size)
-    squares = np.cumsum((epsilon * shares) ** 2)
-    spent = np.sqrt(2.0 * math.log(2.0 / delta) * squares) + squares / 2.0
-    within = (spent <= epsilon) & (np.cumsum(shares) <= 0.5)
-    steps = max_steps if within.all() else int(np.argmin(within))
+    budget, steps = AdaptiveFilter(epsilon, delta), 0
+    while steps < max_steps and budget.admits(cost := (epsilon * shares[steps], delta * shares[steps])):
+        budget.spend(cost)
+        steps += 1
     noise = 2.0 * analytic_gaussian_sigma(epsilon / 32.0, delta / 16.0)
     return BatchSchedule(size, noise, levels[:steps], epsilon, delta, REPLACE_ONE)
 

@@ -90,13 +90,14 @@ class BiasReducedSGD:
         batch = bernoulli_positions(source.sampling, loss.size, schedule.rate(level))
         odd = _fair_coins(batch.size, source.sampling)
         single = bernoulli_positions(source.sampling, loss.size, 1.0 / schedule.size)
-        rows = self._clipped_gradients(loss, x, batch)
-        everyone, alone = np.ones(batch.size, dtype=bool), np.ones(single.size, dtype=bool)
+        rows = self._clipped_gradients(loss, x, np.concatenate([batch, single]))
+        in_batch = np.arange(batch.size + single.size) < batch.size
+        in_odd = np.append(odd, np.zeros(single.size, dtype=bool))
         noise = schedule.noise, source.noise
-        both = self._mechanism(row_sum(rows, everyone), 2.0 * half, *noise)
-        odds = self._mechanism(row_sum(rows, odd), half, *noise)
-        evens = self._mechanism(row_sum(rows, ~odd), half, *noise)
-        first = self._mechanism(row_sum(self._clipped_gradients(loss, x, single), alone), 1.0, *noise)
+        both = self._mechanism(row_sum(rows, in_batch), 2.0 * half, *noise)
+        odds = self._mechanism(row_sum(rows, in_odd), half, *noise)
+        evens = self._mechanism(row_sum(rows, in_batch & ~in_odd), half, *noise)
+        first = self._mechanism(row_sum(rows, ~in_batch), 1.0, *noise)
         weight = 1.0 / schedule.probability(level)
         return combine((weight, both), (-weight / 2.0, odds), (-weight / 2.0, evens), (1.0, first))
 

@@ -91,6 +91,11 @@ def exact_mean(rows: sparse.csr_array, *, l2: float) -> Floats:
     shrinks every norm, and all partial sums are multiples of g below 2^53 g, which float64 holds exactly.
     """
     n, d = rows.shape
-    grid = math.ldexp(1.0, math.ceil(math.log2(n * l2)) - _EXACT_BITS)
-    cut = np.trunc(rows.data / grid) * grid
+    cut = cut_for_sums(rows.data, n * l2)
     return np.asarray(np.bincount(rows.indices, weights=cut, minlength=d) / n, dtype=np.float64)
+
+
+def cut_for_sums(values: Floats, largest: float) -> Floats:
+    """The values cut towards zero so that sums of them which stay within ``largest`` are exact in any order."""
+    grid = math.ldexp(1.0, math.ceil(math.log2(largest)) - _EXACT_BITS)
+    return np.asarray(np.trunc(values / grid) * grid)

@@ -46,8 +46,7 @@ def _(domain: Box, x: Floats) -> Floats:
 def _(domain: Ball, x: Floats) -> Floats:
     offset = x - domain.center
     norm = float(np.linalg.norm(offset))
-    inside: Floats = domain.center + offset * min(1.0, domain.radius / max(norm, domain.radius))
-    return x if norm <= domain.radius else inside
+    return x if norm <= domain.radius else domain.center + offset * (domain.radius / norm)
 
 
 @euclidean_nearest.register
@@ -56,7 +55,7 @@ def _(domain: Simplex, x: Floats) -> Floats:
     largest = np.sort(x)[::-1]
     levels = (np.cumsum(largest) - domain.total) / np.arange(1, x.size + 1)
     active = int(np.flatnonzero(largest > levels)[-1])
-    return np.maximum(x - levels[active], 0.0)
+    return np.asarray(np.maximum(x - levels[active], 0.0))
 
 
 def largest_norm(domain: Domain, dimension: int) -> float:

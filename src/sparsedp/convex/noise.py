@@ -130,9 +130,9 @@ class LaplaceNoise:
         return np.asarray(risk + 2 * magnitudes.size * self.scale**2)
 
     def risk_allowance(self, d: int, thresholds: Floats) -> Floats:
-        """One standard deviation: each of d e^(-t/b) magnitudes adds (t + b Exp(1))^2 - t^2 less its mean."""
+        """Half a standard deviation: each of d e^(-t/b) magnitudes adds (t + b Exp(1))^2 - t^2 less its mean."""
         t, b = thresholds, self.scale
-        return np.asarray(np.sqrt(d * np.exp(-t / b) * (8 * (t * b) ** 2 + 24 * t * b**3 + 24 * b**4)))
+        return np.asarray(0.5 * np.sqrt(d * np.exp(-t / b) * (8 * (t * b) ** 2 + 24 * t * b**3 + 24 * b**4)))
 
 
 def _in_chunks(values: Floats, add: Callable[[Floats], Floats]) -> Floats:

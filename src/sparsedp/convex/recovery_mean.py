@@ -10,6 +10,7 @@ from scipy import sparse
 from scipy.special import gammaincc
 from spgl1 import spg_bpdn
 
+from sparsedp.convex.clip import Rows, clip_rows, cut_for_sums
 from sparsedp.convex.measurement import Measurement
 from sparsedp.convex.noise import GaussianNoise
 from sparsedp.mechanisms.histogram import Floats
@@ -34,16 +35,15 @@ def measurement_bound(m: int, l2_bound: float) -> float:
 
 
 def measured_mean(rows: sparse.csr_array, measurement: Measurement, bound: float) -> Floats:
-    """The mean of the measured rows A z_i, each shortened to norm ``bound``; a block of rows at a time."""
+    """The mean of the rows A z_i, each shortened to norm ``bound``, without rounding; a block at a time."""
     n = rows.shape[0]
     total = np.zeros(measurement.m)
     for start in range(0, n, _BLOCK):
         block = rows[start : start + _BLOCK]
         touched, local = np.unique(block.indices, return_inverse=True)
         small: Any = sparse.csr_array((block.data, local, block.indptr), shape=(block.shape[0], touched.size))
-        measured = np.asarray(small @ measurement.columns(touched.astype(np.int64)))
-        norms = np.linalg.norm(measured, axis=1)
-        total += measured.T @ np.minimum(1.0, bound / np.maximum(norms, bound))
+        measured: Rows = np.asarray(small @ measurement.columns(touched.astype(np.int64)))
+        total += cut_for_sums(np.asarray(clip_rows(measured, l2=bound)), n * bound).sum(axis=0)
     return total / n
 
 

@@ -20,7 +20,7 @@ from sparsedp.mechanisms import project_l1_ball
 from sparsedp.mechanisms.histogram import Floats, Ints, check_histogram, untouched_ids
 from sparsedp.randomness import Stream, add_gaussian, bernoulli_positions, grid_of
 
-_SHELL_FILL = 1.5
+_SHELL_FILL = 2.5
 """How many balls the first shell should fill on average: above 1, so that a second shell is seldom needed."""
 
 

@@ -23,7 +23,7 @@ from sparsedp.data.schema import Place, Source
 BLOCK_BYTES = 8 * 2**20
 BLOCK_ROWS = 2**17
 SAMPLE_BYTES = 2**16
-MAX_LINE_BYTES = 8 * BLOCK_BYTES
+MAX_LINE_BYTES = 32 * BLOCK_BYTES
 PACKINGS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 
 

@@ -16,6 +16,8 @@ _LARGEST_SIZE = 1 << 60
 _BATCH = 1 << 20
 _BLOCK_CHANCE = 2.0**-6
 """A gap is drawn as whole blocks and a rest; a block is hit with about this chance or less."""
+_SHORT_BLOCK = 1 << 20
+"""Up to this length a 64-bit word has bits for a rest and 44 more to accept it by."""
 
 
 def bernoulli_positions(stream: Stream, size: int, probability: float) -> Integers:
@@ -66,11 +68,27 @@ def _rests(stream: Stream, block: int, log_miss: float, count: int) -> Integers:
     rests = np.zeros(count, dtype=np.int64)
     if block == 1:
         return rests
+    if block <= _SHORT_BLOCK:
+        return _short_rests(stream, block, log_miss, count)
     open_ = np.arange(count)
     while open_.size:
         rests[open_] = stream.integers(block, open_.size)
         open_ = open_[np.log(stream.uniform(open_.size)) > rests[open_] * log_miss]
     return rests
+
+
+def _short_rests(stream: Stream, block: int, log_miss: float, count: int) -> Integers:
+    """The same for short blocks, a power of two each: one word holds the candidate and its acceptance."""
+    bits = np.uint64(block.bit_length() - 1)
+    accepted: list[Integers] = []
+    missing = count
+    while missing > 0:
+        words = stream.uint64(missing + missing // 32 + 4)
+        candidates = (words & np.uint64(block - 1)).astype(np.int64)
+        kept = candidates[(words >> bits) <= np.exp(candidates * log_miss) * 2.0 ** (64 - int(bits))]
+        accepted.append(kept[:missing])
+        missing -= kept.size
+    return accepted[0] if len(accepted) == 1 else np.concatenate(accepted)
 
 
 def _running_sum(steps: Integers) -> Integers:

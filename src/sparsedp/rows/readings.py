@@ -81,13 +81,15 @@ class Readings:
             # Positions ascend with the example inside a table, so a row's pairs lie together.
             pair_starts = _starts_where(changes | (example[1:] != example[:-1]), total)
             pair_example = example[pair_starts[:-1]]
+        row = np.zeros(total, dtype=np.int64)
+        changes.cumsum(out=row[1:])
         rows = numbers[starts[:-1]]
         return Order(
             position=position,
             rows=rows,
             row_starts=starts,
             pair_starts=pair_starts,
-            pair_row=starts.searchsorted(pair_starts[:-1], side="right") - 1,
+            pair_row=row if self._distinct else row[pair_starts[:-1]],
             pair_example=pair_example,
             table_bounds=rows.searchsorted(self.space.offsets),
         )
@@ -127,11 +129,16 @@ class Readings:
         contribute nothing.
         """
         order = self.order
+        everybody = bool(finite.all())
+        if everybody and domain is None and self._distinct and norm**2 >= len(self.space.selectable):
+            # One row a table and example: no example is longer than the norm, a row counts its readings.
+            rows = order.table_bounds[len(self.space.selectable)]
+            return RowCounts(order.rows[:rows], np.diff(order.row_starts[: rows + 1]).astype(np.float64))
         counted = order.rows < self.space.selectable_size
         if domain is not None:
             counted &= contains(domain, order.rows)
         pair_counts = counted[order.pair_row]
-        if not finite.all():
+        if not everybody:
             pair_counts &= finite[order.pair_example]
         examples = order.pair_example[pair_counts]
         lengths = np.bincount(examples, minlength=self.batch_size)

@@ -61,6 +61,14 @@ class StreamingVocabulary:
         self._sums = sums.astype(np.float64, copy=False)
         self._ids = merged
 
+    def sums(self) -> RowCounts:
+        """The noisy sums so far: outputs of the mechanism, which a run that is resumed goes on from."""
+        return RowCounts(self._ids, self._sums)
+
+    def restore(self, sums: RowCounts) -> None:
+        """Go on from ``sums``."""
+        self._ids, self._sums = sums.ids, sums.counts
+
     def _threshold(self, std: float) -> float:
         """So high that noise alone lets about k rows through."""
         return std * float(normal.isf(min(self.k / self.space.selectable_size, 0.5)))

@@ -32,7 +32,8 @@ class LogicalBatch:
         self.sizes = [each.batch_size for each in passes]
         self.size = sum(self.sizes)
         self.scales = np.repeat([each.scale for each in passes], self.sizes) if passes else np.empty(0)
-        self.clipped_fraction = 0.0
+        self.clip_factors = np.empty(0)
+        """What the examples' gradients were last multiplied with, loss scale apart."""
         self._passes = list(passes)
         self._readings = Readings(space, self._occurrences(), self.size)
         self._discard_non_finite()
@@ -88,7 +89,7 @@ class LogicalBatch:
         """What each recorded gradient is multiplied with, so that its example's norm is at most ``clip``."""
         norms = np.sqrt(squared_norms)
         factors = np.minimum(1.0, clip * CLIP_SLACK / np.maximum(norms, np.finfo(np.float64).tiny))
-        self.clipped_fraction = float(np.mean(factors < 1.0)) if factors.size else 0.0
+        self.clip_factors = factors
         return torch.from_numpy((factors * self.scales * self.finite).astype(np.float32))
 
     def squared_norms(self, survives: NDArray[np.bool_]) -> Floats:

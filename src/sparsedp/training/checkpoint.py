@@ -9,6 +9,7 @@ from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from sparsedp.selection import FEST, AdaFEST, Selection
 
@@ -43,13 +44,40 @@ def state_of(engine: PrivacyEngine) -> dict[str, Any]:
 
 
 def save(engine: PrivacyEngine, path: Path) -> None:
-    """Write the state beside ``path`` and rename: the file is whole or it is not there."""
+    """Write the state to ``path``."""
+    write_state(state_of(engine), path)
+
+
+def write_state(state: dict[str, Any], path: Path) -> None:
+    """Write beside ``path`` and rename: the file is whole or as it was, also when the disk is full."""
     partial = path.with_name(path.name + ".partial")
-    with open(partial, "wb") as file:
-        torch.save(state_of(engine), file)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with open(partial, "wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+    except (OSError, RuntimeError) as error:  # torch's own RuntimeError hides what the disk said
+        raise _unwritten(path, partial, error) from error
     os.replace(partial, path)
+
+
+def write_weights(module: nn.Module, path: Path, *, privacy: str) -> None:
+    """Write the weights (safetensors, what they cost in the metadata), whole or not at all."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_model
+
+    partial = path.with_name(path.name + ".partial")
+    try:
+        save_model(module, str(partial), metadata={"privacy": privacy})
+    except (OSError, SafetensorError) as error:
+        raise _unwritten(path, partial, error) from error
+    os.replace(partial, path)
+
+
+def _unwritten(path: Path, partial: Path, error: Exception) -> OSError:
+    partial.unlink(missing_ok=True)
+    cause = error.__context__ if isinstance(error.__context__, OSError) else error
+    return OSError(f"{path} could not be written: {cause}")
 
 
 def resume(engine: PrivacyEngine, path: Path) -> None:
@@ -92,15 +120,13 @@ def resume(engine: PrivacyEngine, path: Path) -> None:
 
 def export(engine: PrivacyEngine, path: Path, *, delta: float, allow_not_private: bool) -> None:
     """Weights and their statement, nothing else. ``state_dict`` pays lazy debts first."""
-    from safetensors.torch import save_model
-
     statement = engine.statement(delta)
     if not statement.private and not allow_not_private:
         raise ValueError(
             f"export: this run is not private ({'; '.join(statement.notes)}); nothing was written"
         )
     engine.flush()
-    save_model(engine.run.module, str(path), metadata={"privacy": str(statement)})
+    write_weights(engine.run.module, path, privacy=str(statement))
 
 
 def _chosen_rows(selection: Selection) -> dict[str, Any]:

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -72,7 +74,7 @@ class PrivateOptimizer(Optimizer):
     ) -> None:
         self.optimizers = list(optimizers)
         self.last_step: LastStep | None = None
-        self.diagnostics: Diagnostics | None = None
+        self._examined: tuple[int, NDArray[np.float64], NDArray[np.bool_]] | None = None
         self.callbacks: list[Callable[[LastStep], None]] = []
         self.steps_taken = 0
         self._capture = capture
@@ -86,6 +88,18 @@ class PrivateOptimizer(Optimizer):
         # torch's schedulers and hooks look for these on the optimiser they are given.
         self._optimizer_step_pre_hooks = optimizers[0]._optimizer_step_pre_hooks
         self._optimizer_step_post_hooks = optimizers[0]._optimizer_step_post_hooks
+
+    @property
+    def diagnostics(self) -> Diagnostics | None:
+        """NOT PRIVATE: what the last step looked like from inside."""
+        if self._examined is None:
+            return None
+        size, factors, finite = self._examined
+        return Diagnostics(
+            batch_size=size,
+            clipped_fraction=float(np.mean(factors < 1.0)) if factors.size else 0.0,
+            non_finite_examples=int((~finite).sum()),
+        )
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
@@ -197,11 +211,7 @@ class PrivateOptimizer(Optimizer):
             table_coordinates=rule.space.coordinates,
             rows_per_table=gradient.rows_per_table,
         )
-        self.diagnostics = Diagnostics(
-            batch_size=batch.size,
-            clipped_fraction=batch.clipped_fraction,
-            non_finite_examples=int((~batch.finite).sum()),
-        )
+        self._examined = (batch.size, batch.clip_factors, batch.finite)
         for callback in self.callbacks:
             callback(self.last_step)
 

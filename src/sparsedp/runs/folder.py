@@ -1,0 +1,100 @@
+"""A run's folder: what it holds and what of it may be shown."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sparsedp.runs.config import RunConfig
+
+
+class RunFolder:
+    """Files of one run. Everything but ``private/`` may be shown to whoever may see the model.
+
+    ``config.yaml``, ``metrics.jsonl`` (one line an evaluation), ``statement.json``, ``result.json``,
+    ``model.safetensors``, ``tensorboard/``, the run's own ``run.ledger``; ``private/`` has the checkpoint,
+    which holds the state of the optimiser and (for seeded runs) of the noise streams.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where the run goes on from."""
+        return self.path / "private" / "checkpoint.pt"
+
+    @property
+    def ledger(self) -> Path:
+        """The run's own ledger."""
+        return self.path / "run.ledger"
+
+    @property
+    def weights(self) -> Path:
+        """The exported model."""
+        return self.path / "model.safetensors"
+
+    @property
+    def tensorboard(self) -> Path:
+        """TensorBoard's events."""
+        return self.path / "tensorboard"
+
+    def create(self, config: RunConfig) -> None:
+        """Make the folder for a new run; refuse one that is taken."""
+        if (self.path / "config.yaml").exists():
+            raise ValueError(f"{self.path} already holds a run; resume it, or give another folder")
+        (self.path / "private").mkdir(parents=True, exist_ok=True)
+        os.chmod(self.path / "private", 0o700)
+        write_atomically(self.path / "config.yaml", config.to_yaml())
+
+    def config(self) -> RunConfig:
+        """What the run was asked to do."""
+        path = self.path / "config.yaml"
+        if not path.exists():
+            raise ValueError(f"{self.path} holds no run (no config.yaml)")
+        return RunConfig.read(path)
+
+    def log(self, record: dict[str, Any]) -> None:
+        """Append one line to the metrics."""
+        with open(self.path / "metrics.jsonl", "a") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """All lines of the metrics; a line cut short by a crash is left out."""
+        return list(self._metrics())
+
+    def _metrics(self) -> Iterator[dict[str, Any]]:
+        path = self.path / "metrics.jsonl"
+        if path.exists():
+            for line in path.read_text().splitlines():
+                try:
+                    yield json.loads(line)
+                except json.JSONDecodeError:
+                    return
+
+    def forget_after(self, step: int) -> None:
+        """Drop metrics of steps that a resumed run will take again."""
+        kept = [json.dumps(record) for record in self.metrics() if record["step"] <= step]
+        write_atomically(self.path / "metrics.jsonl", "".join(line + "\n" for line in kept))
+
+    def write_json(self, name: str, content: dict[str, Any]) -> None:
+        """Write ``name``.json whole."""
+        write_atomically(self.path / f"{name}.json", json.dumps(content, indent=2) + "\n")
+
+    def read_json(self, name: str) -> dict[str, Any] | None:
+        """``name``.json, or None where it is not there yet."""
+        path = self.path / f"{name}.json"
+        if not path.exists():
+            return None
+        content: dict[str, Any] = json.loads(path.read_text())
+        return content
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """The file is whole or as it was."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text)
+    os.replace(partial, path)

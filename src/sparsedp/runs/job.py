@@ -1,0 +1,202 @@
+"""The part of a run that differs between private and non-private training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from sparsedp.accounting import Ledger, PrivacyStatement
+from sparsedp.data import ClickData
+from sparsedp.randomness import NoiseSource
+from sparsedp.runs.algorithms import optimizers_of, private_rows, selection_of
+from sparsedp.runs.config import RunConfig
+from sparsedp.runs.folder import RunFolder
+from sparsedp.selection import Selection
+from sparsedp.training import EpsilonMeter, LastStep, PoissonLoader, PrivacyEngine
+from sparsedp.training.checkpoint import write_state
+from sparsedp.training.loader import steps_in
+
+
+class Job(Protocol):
+    """Batches, steps, checkpoints; what the training loop sees."""
+
+    total_steps: int
+
+    @property
+    def steps_taken(self) -> int:
+        """How far the run is."""
+
+    def batches(self) -> Iterator[Any]:
+        """The rest of the current epoch."""
+
+    def zero_grad(self) -> None:
+        """Before a batch."""
+
+    def step(self) -> None:
+        """After backward."""
+
+    def last_step(self) -> LastStep | None:
+        """What the last step released of itself; None without privacy."""
+
+    def epsilon(self) -> float | None:
+        """An upper bound on what was spent so far."""
+
+    def statement(self) -> PrivacyStatement | None:
+        """What was spent; None without privacy."""
+
+    def save(self, path: Path) -> None:
+        """Write a checkpoint."""
+
+    def resume(self, path: Path) -> None:
+        """Go on from a checkpoint."""
+
+    def close(self) -> None:
+        """Give the model back."""
+
+
+class PrivateJob:
+    """Training with the privacy engine."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        model: nn.Module,
+        data: ClickData,
+        folder: RunFolder,
+        selection: Selection | None = None,
+        ledger_run: str = "run",
+    ) -> None:
+        assert config.epsilon is not None
+        self.delta = config.delta_for(len(data))
+        seeded = config.seed is not None
+        self.engine = PrivacyEngine(
+            secure=not seeded,
+            seed=config.seed,
+            ledger=Ledger.open(config.ledger or folder.ledger, run=ledger_run, private=not seeded),
+        )
+        self.private = self.engine.make_private_with_epsilon(
+            module=model,
+            optimizer=optimizers_of(config, model),
+            data_loader=data.loader(min(config.batch_size, len(data))),
+            target_epsilon=config.epsilon,
+            target_delta=self.delta,
+            epochs=config.epochs,
+            max_grad_norm=config.max_grad_norm,
+            selection=selection or selection_of(config, private_rows(config, model, data)),
+            physical_batch_size=config.physical_batch_size,
+        )
+        terms = self.engine.run.terms
+        self.total_steps = steps_in(config.epochs, terms.sampling_rate)
+        self._meter = EpsilonMeter(self.engine, self.delta)
+
+    @property
+    def steps_taken(self) -> int:
+        """See the protocol."""
+        return self.private.optimizer.steps_taken
+
+    def batches(self) -> Iterator[Any]:
+        """See the protocol."""
+        return iter(self.private.data_loader)
+
+    def zero_grad(self) -> None:
+        """See the protocol."""
+        self.private.optimizer.zero_grad()
+
+    def step(self) -> None:
+        """See the protocol."""
+        self.private.optimizer.step()
+
+    def last_step(self) -> LastStep | None:
+        """See the protocol."""
+        return self.private.optimizer.last_step
+
+    def epsilon(self) -> float | None:
+        """See the protocol."""
+        return self._meter()
+
+    def statement(self) -> PrivacyStatement | None:
+        """See the protocol."""
+        return self.engine.statement(self.delta)
+
+    def save(self, path: Path) -> None:
+        """See the protocol."""
+        self.engine.save(path)
+
+    def resume(self, path: Path) -> None:
+        """See the protocol."""
+        self.engine.resume(path)
+
+    def close(self) -> None:
+        """See the protocol."""
+        self.engine.detach()
+
+
+class PlainJob:
+    """Training without privacy on the same Poisson batches: the yardstick."""
+
+    def __init__(self, config: RunConfig, model: nn.Module, data: ClickData) -> None:
+        batch = min(config.batch_size, len(data))
+        self._loader = PoissonLoader(
+            data.loader(batch), sampling_rate=batch / len(data), stream=NoiseSource(config.seed).sampling
+        )
+        self._model = model
+        self._optimizers: list[Optimizer] = optimizers_of(config, model)
+        self.total_steps = steps_in(config.epochs, self._loader.sampling_rate)
+
+    @property
+    def steps_taken(self) -> int:
+        """See the protocol."""
+        return self._loader.position
+
+    def batches(self) -> Iterator[Any]:
+        """See the protocol."""
+        return iter(self._loader)
+
+    def zero_grad(self) -> None:
+        """See the protocol."""
+        for optimizer in self._optimizers:
+            optimizer.zero_grad()
+
+    def step(self) -> None:
+        """See the protocol."""
+        for optimizer in self._optimizers:
+            optimizer.step()
+
+    def last_step(self) -> LastStep | None:
+        """See the protocol."""
+        return None
+
+    def epsilon(self) -> float | None:
+        """See the protocol."""
+        return None
+
+    def statement(self) -> PrivacyStatement | None:
+        """See the protocol."""
+        return None
+
+    def save(self, path: Path) -> None:
+        """See the protocol."""
+        state = {
+            "module": self._model.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
+            "position": self._loader.position,
+            "torch_rng": torch.get_rng_state(),
+        }
+        write_state(state, path)
+
+    def resume(self, path: Path) -> None:
+        """See the protocol."""
+        state = torch.load(path, weights_only=True)
+        self._model.load_state_dict(state["module"])
+        for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        self._loader.position = state["position"]
+        torch.set_rng_state(state["torch_rng"])
+
+    def close(self) -> None:
+        """See the protocol."""

@@ -1,0 +1,60 @@
+"""Where a run's rows come from."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import torch
+from torch import nn
+
+from sparsedp.data import ClickData, ClickProcess, GeneratedClicks
+from sparsedp.models import load_model
+from sparsedp.runs.config import RunConfig
+
+GENERATED_SEED = 0
+"""The generated population is the same for every run; the run's seed decides its noise, not its data."""
+
+
+def open_data(name: str) -> ClickData:
+    """A prepared folder, or ``generated:ROWS`` / ``generated:ROWSxDAYS``."""
+    generated = re.fullmatch(r"generated:(\d+)(?:x(\d+))?", name)
+    if generated is None:
+        return ClickData.open(name)
+    rows, days = int(generated[1]), int(generated[2] or 1)
+    if rows < 2 or days < 1:
+        raise ValueError(f"data: {name} has too few rows or days")
+    return GeneratedClicks(rows, days, process=ClickProcess(seed=GENERATED_SEED))
+
+
+def split(config: RunConfig, data: ClickData) -> tuple[ClickData, ClickData]:
+    """(training rows, held-out rows)."""
+    if config.holdout_by == "time":
+        return data.split_by_time(config.holdout)
+    return data.split(config.holdout)
+
+
+def split_periods(config: RunConfig, data: ClickData) -> tuple[list[ClickData], list[ClickData]]:
+    """(periods to train on, later periods), in the order of time."""
+    if config.period is None:
+        raise ValueError("period: a streaming run needs the length of a period")
+    periods = [data.subset(period.rows) for period in data.periods(config.period)]
+    training = config.train_periods or max(1, round(0.75 * len(periods)))
+    if not 0 < training < len(periods):
+        raise ValueError(f"train_periods must leave a period to evaluate on: {training} of {len(periods)}")
+    return periods[:training], periods[training:]
+
+
+def held_out(config: RunConfig, data: ClickData) -> ClickData:
+    """The rows that the run is evaluated on: for a streaming run all that are later than its training."""
+    if config.period is None:
+        return split(config, data)[1]
+    start = split_periods(config, data)[1][0].time.min()
+    return data.subset(np.flatnonzero(data.time >= start))
+
+
+def fresh_model(config: RunConfig, data: ClickData) -> nn.Module:
+    """The untrained model; seeded where the run is."""
+    if config.seed is not None:
+        torch.manual_seed(config.seed)
+    return load_model(config.model, data.schema, **config.model_options)

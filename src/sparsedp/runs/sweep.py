@@ -1,0 +1,136 @@
+"""Sweeps: many runs over a grid of settings, in parallel, resumable, gathered into one table."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import yaml
+
+from sparsedp.runs.config import RunConfig
+from sparsedp.runs.folder import RunFolder
+
+RESULTS = "results.parquet"
+_COLUMNS = (
+    "auc",
+    "log_loss",
+    "gradient_size",
+    "reduction",
+    "rows",
+    "seconds",
+    "examples_per_second",
+    "steps",
+)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Settings common to all runs, and the grids whose products the runs are."""
+
+    base: Mapping[str, Any]
+    grids: Sequence[Mapping[str, Sequence[Any]]]
+    """Each grid maps fields of ``RunConfig`` to the values they take."""
+
+    @classmethod
+    def read(cls, path: Path) -> Sweep:
+        """From a YAML file with ``base`` (a mapping) and ``grid`` (a mapping of lists, or a list of such)."""
+        content = yaml.safe_load(path.read_text())
+        if not isinstance(content, dict) or set(content) != {"base", "grid"}:
+            raise ValueError(f"{path} must hold the two mappings 'base' and 'grid'")
+        grids = content["grid"] if isinstance(content["grid"], list) else [content["grid"]]
+        for grid in grids:
+            for name, values in grid.items():
+                if not isinstance(values, list):
+                    raise ValueError(f"{path}: grid value of {name} must be a list, got {values!r}")
+        return cls(content["base"] or {}, grids)
+
+    def configs(self) -> list[RunConfig]:
+        """Every run of the sweep, each once."""
+        found = {}
+        for grid in self.grids:
+            for values in itertools.product(*grid.values()):
+                config = RunConfig.parse({**self.base, **dict(zip(grid, values, strict=True))})
+                found[run_name(config)] = config
+        return list(found.values())
+
+
+def run_name(config: RunConfig) -> str:
+    """A folder name that is the same for the same settings."""
+    return f"{config.algorithm.replace('+', '-plus')}-{hashlib.sha256(config.to_yaml().encode()).hexdigest()[:12]}"
+
+
+def sweep(
+    plan: Sweep, out: str | Path, jobs: int = 1, watch: Callable[[int, int], None] | None = None
+) -> pl.DataFrame:
+    """Run what is missing and return all results, one line a run; they also stand in ``results.parquet``.
+
+    Runs that are finished are not run again, and interrupted ones go on from their checkpoints.
+    """
+    if jobs < 1:
+        raise ValueError(f"jobs must be at least 1, got {jobs}")
+    out = Path(out)
+    configs = plan.configs()
+    (out / "runs").mkdir(parents=True, exist_ok=True)
+    threads = max(1, (os.cpu_count() or 1) // jobs)
+    for done, _ in enumerate(_completed(configs, out / "runs", jobs, threads), start=1):
+        if watch is not None:
+            watch(done, len(configs))
+    table = gather(configs, out / "runs")
+    table.write_parquet(out / RESULTS)
+    return table
+
+
+def _completed(configs: list[RunConfig], folder: Path, jobs: int, threads: int) -> Iterator[None]:
+    if jobs == 1:
+        for config in configs:
+            _ensure(config, folder / run_name(config), threads)
+            yield
+        return
+    # Spawned, not forked: a forked copy of a noise stream would repeat its noise.
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        waiting = [pool.submit(_ensure, config, folder / run_name(config), threads) for config in configs]
+        for future in as_completed(waiting):
+            yield future.result()
+
+
+def _ensure(config: RunConfig, path: Path, threads: int) -> None:
+    """Finish one run, from wherever it stands."""
+    import torch
+
+    from sparsedp.runs.resuming import resume
+    from sparsedp.runs.streaming import stream
+    from sparsedp.runs.trainer import train
+
+    torch.set_num_threads(threads)
+    folder = RunFolder(path)
+    if folder.read_json("result") is not None:
+        return
+    if (path / "config.yaml").exists():
+        resume(path)
+    elif config.period is not None:
+        stream(config, path)
+    else:
+        train(config, path)
+
+
+def gather(configs: Sequence[RunConfig], folder: Path) -> pl.DataFrame:
+    """Settings and figures of finished runs as one table."""
+    lines = []
+    for config in configs:
+        result = RunFolder(folder / run_name(config)).read_json("result")
+        if result is not None:
+            settings = {k: v for k, v in config.model_dump(mode="json").items() if not isinstance(v, dict)}
+            figures = {name: result.get(name) for name in _COLUMNS}
+            statement = result.get("statement") or {}
+            lines.append(
+                {**settings, **figures, "spent_epsilon": statement.get("epsilon"), "run": run_name(config)}
+            )
+    return pl.DataFrame(lines, infer_schema_length=None)

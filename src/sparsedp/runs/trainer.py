@@ -1,0 +1,204 @@
+"""Training a click model from a config into a folder."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
+
+from sparsedp.data import ClickData
+from sparsedp.runs.config import RunConfig
+from sparsedp.runs.evaluation import Evaluation, evaluate
+from sparsedp.runs.folder import RunFolder
+from sparsedp.runs.job import Job, PlainJob, PrivateJob
+from sparsedp.runs.sources import fresh_model, open_data, split
+from sparsedp.runs.tally import Tally
+from sparsedp.training.checkpoint import write_weights
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What may be shown while a run is under way."""
+
+    step: int
+    total: int
+    examples_per_second: float
+    epsilon: float | None
+    rows: float | None
+
+
+Watcher = Callable[[Progress], None]
+NOT_PRIVATE = "NOT PRIVATE: trained without differential privacy"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run came to."""
+
+    auc: float
+    log_loss: float
+    held_out_rows: int
+    steps: int
+    training_rows: int
+    rows: float | None
+    """Embedding rows with noise per step, on average; None without privacy."""
+    gradient_size: float | None
+    table_coordinates: int
+    reduction: float | None
+    rows_per_table: dict[str, float]
+    examples_per_second: float
+    seconds: float
+    noise_multiplier: float | None
+    statement: dict[str, Any] | None
+
+
+def train(config: RunConfig, path: str | Path, watch: Watcher | None = None) -> Result:
+    """Train a new run into the folder ``path``."""
+    folder = RunFolder(path)
+    if config.period is not None:
+        raise ValueError("period: a streaming run is trained with sparsedp.runs.stream")
+    data = open_data(config.data)
+    model = fresh_model(config, data)
+    folder.create(config)
+    return _run(config, folder, data, model, watch)
+
+
+def resume_training(folder: RunFolder, watch: Watcher | None = None) -> Result:
+    """Finish the run in ``folder`` from its checkpoint, or from the start where there is none."""
+    config = folder.config()
+    data = open_data(config.data)
+    return _run(config, folder, data, fresh_model(config, data), watch)
+
+
+def _run(
+    config: RunConfig, folder: RunFolder, data: ClickData, model: nn.Module, watch: Watcher | None
+) -> Result:
+    training, held_out = split(config, data)
+    job: Job
+    if config.algorithm == "non-private":
+        job = PlainJob(config, model, training)
+    else:
+        job = PrivateJob(config, model, training, folder)
+    try:
+        tally = Tally()
+        if folder.checkpoint.exists():
+            job.resume(folder.checkpoint)
+            tally = Tally.from_record(folder.read_json("tally"))
+        folder.forget_after(job.steps_taken)
+        _loop(config, folder, model, job, held_out, tally, watch)
+        result = _finish(config, folder, model, job, training, evaluate(model, held_out), tally)
+    finally:
+        job.close()
+    folder.write_json("result", asdict(result))
+    return result
+
+
+def _loop(
+    config: RunConfig,
+    folder: RunFolder,
+    model: nn.Module,
+    job: Job,
+    held_out: ClickData,
+    tally: Tally,
+    watch: Watcher | None,
+) -> None:
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(folder.tensorboard)) as board:
+        for done in take_steps(model, job, tally, watch):
+            if config.evaluate_every and done % config.evaluate_every == 0 and done < job.total_steps:
+                _record(folder, board, job, tally, evaluate(model, held_out))
+            if done % config.checkpoint_every == 0:
+                job.save(folder.checkpoint)
+                folder.write_json("tally", tally.to_record())
+        _record(folder, board, job, tally, evaluate(model, held_out))
+
+
+def take_steps(model: nn.Module, job: Job, tally: Tally, watch: Watcher | None) -> Iterator[int]:
+    """Train to the end of the job; gives the number of steps taken after each of them."""
+    taken, examples, seconds = job.steps_taken, 0, 0.0
+    while taken < job.total_steps:
+        for features, label in job.batches():
+            started = time.perf_counter()
+            train_step(model, job, features, label)
+            examples, seconds = examples + len(label), seconds + time.perf_counter() - started
+            if job.steps_taken == taken:  # a piece of a logical batch: the step comes with the last one
+                continue
+            taken = job.steps_taken
+            tally.add(job.last_step(), examples, seconds)
+            examples, seconds = 0, 0.0
+            if watch is not None:
+                watch(_progress(job, tally))
+            yield taken
+            if taken == job.total_steps:
+                return
+
+
+def train_step(model: nn.Module, job: Job, features: tuple[Any, ...], label: torch.Tensor) -> None:
+    """One batch through the model."""
+    job.zero_grad()
+    cross_entropy(model(*features), label).backward()  # type: ignore[no-untyped-call]
+    job.step()
+
+
+def _progress(job: Job, tally: Tally) -> Progress:
+    """What a progress bar shows."""
+    return Progress(
+        job.steps_taken, job.total_steps, tally.examples_per_second, job.epsilon(), tally.mean_rows
+    )
+
+
+def _record(folder: RunFolder, board: Any, job: Job, tally: Tally, found: Evaluation) -> None:
+    step = job.steps_taken
+    record = {
+        "step": step,
+        "auc": found.auc,
+        "log_loss": found.log_loss,
+        "epsilon": job.epsilon(),
+        "rows": tally.mean_rows,
+        "gradient_size": tally.mean_gradient_size,
+        "reduction": tally.reduction,
+    }
+    folder.log(record)
+    for name, value in record.items():
+        if value is not None and name != "step":
+            board.add_scalar(name, value, step)
+
+
+def _finish(
+    config: RunConfig,
+    folder: RunFolder,
+    model: nn.Module,
+    job: Job,
+    training: ClickData,
+    found: Evaluation,
+    tally: Tally,
+) -> Result:
+    statement = job.statement()
+    if statement is not None:
+        folder.write_json("statement", statement.to_dict())
+    privacy = str(statement) if statement else NOT_PRIVATE
+    write_weights(model, folder.weights, privacy=privacy)  # state_dict pays what lazy noise owes
+    tables = [m.weight for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
+    return Result(
+        auc=found.auc,
+        log_loss=found.log_loss,
+        held_out_rows=found.rows,
+        steps=job.steps_taken,
+        training_rows=len(training),
+        rows=tally.mean_rows,
+        gradient_size=tally.mean_gradient_size,
+        table_coordinates=sum(table.numel() for table in tables),
+        reduction=tally.reduction,
+        rows_per_table=tally.mean_rows_per_table,
+        examples_per_second=tally.examples_per_second,
+        seconds=tally.seconds,
+        noise_multiplier=job.engine.noise_multiplier if isinstance(job, PrivateJob) else None,
+        statement=None if statement is None else statement.to_dict(),
+    )

@@ -1,0 +1,52 @@
+"""The audit's positive control: noise on touched rows only is refuted, whatever epsilon is claimed."""
+
+from __future__ import annotations
+
+from support.batches import NOBODY, GivenBatch, counts_of, one_table
+
+import sparsedp as sdp
+from sparsedp.accounting.events import NonPrivateDpEvent
+from sparsedp.audit import EANA, AuditResult, audit, repeated
+from sparsedp.randomness import NoiseSource, Stream
+from sparsedp.rows import RowCounts
+from sparsedp.selection import Selection
+
+SPACE = one_table(2000)
+CANARY = counts_of(r7=1.0)
+SIGMA = 2.0
+
+
+def audited(selection: Selection, claimed: float, delta: float) -> AuditResult:
+    """Does row 7 survive? One canary touches it, or nobody does. Errs with probability 1e-9."""
+    rule = selection.rule(SPACE, noise_multiplier=SIGMA, clip=1.0, batch=1.0)
+
+    def survives(counts: RowCounts, stream: Stream) -> float:
+        return float(7 in rule.select(GivenBatch(SPACE, counts), stream).rows)
+
+    return audit(
+        repeated(survives),
+        (CANARY, NOBODY),
+        runs=2000,
+        delta=delta,
+        claimed=claimed,
+        stream=NoiseSource(1).selection,
+    )
+
+
+def test_eana_is_refuted() -> None:
+    """At delta 0.2 and any epsilon that the gradient's noise could justify."""
+    result = audited(EANA(), claimed=3.0, delta=0.2)
+    assert result.refuted
+    assert result.hits[0] == result.runs
+    assert result.hits[1] == 0
+
+
+def test_the_same_audit_does_not_refute_adafest() -> None:
+    """The same pair and delta: noise on the map keeps the bit's odds within e of each other."""
+    result = audited(sdp.AdaFEST(threshold=1.0), claimed=1.0, delta=0.2)
+    assert not result.refuted
+
+
+def test_eana_claims_nothing() -> None:
+    assert EANA().step_event(100.0) == NonPrivateDpEvent()
+    assert EANA().divide(SPACE.tables) == SPACE

@@ -1,0 +1,189 @@
+import math
+
+import numpy as np
+import pytest
+from scipy import sparse, stats
+
+from sparsedp.convex import private_sparse_mean
+from sparsedp.convex.clip import clip_rows, exact_mean
+from sparsedp.convex.projection_mean import mean_noise, project
+from sparsedp.convex.recovery_mean import few_enough, measurement_count
+from sparsedp.randomness import NoiseSource
+
+METHODS = ("auto", "projection", "recovery", "gaussian")
+
+
+def rows_of(kind, n, d, s, seed=0):
+    """Rows of norm 1 with s non-zeros: cancelling, popular coordinates, all alike, or in disjoint blocks."""
+    generator = np.random.default_rng(seed)
+    entries = np.full((n, s), 1 / math.sqrt(s))
+    if kind == "cancelling":
+        columns = generator.integers(0, d, (n, s))
+        entries *= generator.choice([-1.0, 1.0], (n, s))
+    elif kind == "popular":
+        columns = (generator.zipf(1.3, (n, s)) - 1) % d
+    elif kind == "alike":
+        columns = np.tile(np.arange(s), (n, 1))
+    else:
+        blocks = min(d // s, max(1, n // 20))
+        columns = generator.integers(0, blocks, n)[:, None] * s + np.arange(s)
+    rows = sparse.csr_array((entries.ravel(), columns.ravel(), np.arange(0, n * s + 1, s)), shape=(n, d))
+    rows.sum_duplicates()
+    return clip_rows(rows, l2=1.0)
+
+
+def seeded(rows, seed=0, **arguments):
+    return private_sparse_mean(rows, source=NoiseSource(seed=seed), **arguments)
+
+
+def test_the_statement():
+    rows = rows_of("popular", 50, 100, 3)
+    result = private_sparse_mean(rows, epsilon=0.7, l2_bound=1.0, sparsity=3)
+    statement = result.statement
+    assert (statement.epsilon, statement.delta) == (0.7, 1 / 500)
+    assert statement.adjacency == "replace-one"
+    assert statement.private
+    assert "50 rows" in statement.released
+    assert "NOT PRIVATE" in str(seeded(rows, epsilon=1.0, l2_bound=1.0, sparsity=3).statement)
+    assert private_sparse_mean(rows, epsilon=1.0, delta=0, l2_bound=1.0, sparsity=3).statement.delta == 0.0
+
+
+def test_the_noise_is_what_the_mechanism_says():
+    rows = rows_of("popular", 400, 20_000, 4)
+    result = seeded(rows, epsilon=0.5, delta=1e-6, l2_bound=1.0, sparsity=4, method="gaussian")
+    noise = mean_noise(400, epsilon=0.5, delta=1e-6, l2_bound=1.0, sparsity=4)
+    assert result.noise_scale == noise.scale
+    drawn = (result.estimate - np.asarray(rows.mean(axis=0))) / noise.scale
+    assert stats.kstest(drawn, stats.norm.cdf).pvalue > 1e-9
+    assert stats.kstest(1.1 * drawn, stats.norm.cdf).pvalue < 1e-9
+
+
+@pytest.mark.parametrize("delta", [1e-6, 0.0])
+def test_projection_is_algorithm_1_line_by_line(delta):
+    rows = rows_of("popular", 300, 1000, 9)
+    result = seeded(rows, seed=5, epsilon=1.0, delta=delta, l2_bound=1.0, sparsity=9, method="projection")
+    clipped = clip_rows(rows, l2=1.0, l1=3.0 if delta == 0.0 else math.inf)
+    noise = mean_noise(300, epsilon=1.0, delta=delta, l2_bound=1.0, sparsity=9)
+    noisy = noise.add(exact_mean(clipped, l2=1.0), NoiseSource(seed=5).noise)
+    assert np.array_equal(result.estimate, project(noisy, 3.0).point)
+    assert result.method == "projection"
+    assert np.abs(result.estimate).sum() <= 3.0 * (1 + 1e-12)
+
+
+def test_dense_and_sparse_input_agree():
+    rows = rows_of("popular", 60, 80, 4)
+    arguments = {"epsilon": 1.0, "delta": 1e-5, "l2_bound": 1.0, "sparsity": 4, "seed": 2}
+    from_sparse = seeded(rows, **arguments).estimate
+    for other in (
+        rows.toarray(),
+        sparse.csc_array(rows),
+        sparse.coo_matrix(rows.toarray()),
+        rows.toarray().tolist(),
+    ):
+        assert np.array_equal(seeded(other, **arguments).estimate, from_sparse)
+
+
+def test_long_and_dense_rows_are_clipped_and_counted():
+    """Privacy needs the norm alone; a row with more non-zeros than s is a matter of utility, but in pure DP."""
+    rows = np.zeros((40, 30))
+    rows[0] = 100.0
+    rows[1, :9] = 0.1
+    result = seeded(rows, epsilon=1.0, delta=1e-5, l2_bound=1.0, sparsity=4)
+    assert (result.diagnostics.clipped_rows, result.diagnostics.dense_rows) == (1, 2)
+    assert "diagnostics" not in repr(result)
+    pure = seeded(rows * 0.7, epsilon=1.0, delta=0.0, l2_bound=3.9, sparsity=1)
+    assert pure.diagnostics.clipped_rows == 1
+
+
+def test_recovery_falls_back_to_plain_noise_where_measurements_are_many():
+    few = rows_of("popular", 60, 4000, 2)
+    assert few_enough(measurement_count(60, 4000, 2, 1.0, 1e-3), 4000)
+    assert (
+        seeded(few, epsilon=1.0, delta=1e-3, l2_bound=1.0, sparsity=2, method="recovery").method == "recovery"
+    )
+    many = rows_of("popular", 600, 400, 2)
+    assert (
+        seeded(many, epsilon=1.0, delta=1e-3, l2_bound=1.0, sparsity=2, method="recovery").method
+        == "gaussian"
+    )
+
+
+@pytest.mark.parametrize("kind", ["cancelling", "popular", "alike", "blocks"])
+@pytest.mark.parametrize(
+    ("n", "d", "s", "epsilon"),
+    [(100, 3000, 3, 1.0), (400, 20_000, 4, 0.5), (3000, 2000, 10, 1.0), (20_000, 300, 5, 1.0)],
+)
+def test_errors_stay_below_their_bounds_and_auto_is_as_good_as_any(kind, n, d, s, epsilon):
+    """Never worse than the best single method by more than 10%: means over 6 draws, seeds fixed."""
+    rows = rows_of(kind, n, d, s)
+    truth = np.asarray(rows.mean(axis=0))
+    error = {}
+    for method in METHODS:
+        results = [
+            seeded(rows, seed, epsilon=epsilon, delta=1e-5, l2_bound=1.0, sparsity=s, method=method)
+            for seed in range(3 if method == "recovery" else 6)
+        ]
+        errors = [float(np.linalg.norm(r.estimate - truth)) for r in results]
+        assert all(e <= r.error_bound for e, r in zip(errors, results, strict=True))
+        error[method] = np.mean(errors)
+    assert error["auto"] <= 1.1 * min(error[m] for m in METHODS[1:])
+
+
+@pytest.mark.parametrize("kind", ["cancelling", "popular", "alike", "blocks"])
+@pytest.mark.parametrize(("n", "d", "s"), [(400, 3000, 4), (20_000, 300, 5)])
+def test_the_same_for_pure_dp(kind, n, d, s):
+    rows = rows_of(kind, n, d, s)
+    truth = np.asarray(rows.mean(axis=0))
+    error = {}
+    for method in ("auto", "projection"):
+        results = [
+            seeded(rows, seed, epsilon=2.0, delta=0.0, l2_bound=1.0, sparsity=s, method=method)
+            for seed in range(25)
+        ]
+        errors = [float(np.linalg.norm(r.estimate - truth)) for r in results]
+        assert all(e <= r.error_bound for e, r in zip(errors, results, strict=True))
+        error[method] = np.mean(errors)
+    assert error["auto"] <= 1.1 * error["projection"]
+
+
+def test_projection_beats_the_gaussian_mechanism_in_high_dimension():
+    rows = rows_of("popular", 2000, 20_000, 5)
+    truth = np.asarray(rows.mean(axis=0))
+    arguments = {"epsilon": 1.0, "delta": 1e-6, "l2_bound": 1.0, "sparsity": 5}
+    error = {m: np.linalg.norm(seeded(rows, method=m, **arguments).estimate - truth) for m in METHODS}
+    assert error["projection"] < 0.2 * error["gaussian"]
+    assert error["auto"] <= error["projection"]
+
+
+GOOD = {"epsilon": 1.0, "delta": 1e-5, "l2_bound": 1.0, "sparsity": 2}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sparsity": 0}, "sparsity must be at least 1"),
+        ({"sparsity": 6}, "sparsity must be at most the dimension"),
+        ({"sparsity": 1.5}, "sparsity must be a whole number"),
+        ({"l2_bound": math.inf}, "l2_bound must be finite"),
+        ({"l2_bound": 0.0}, "l2_bound must be positive"),
+        ({"l2_bound": math.nan}, "l2_bound must be a number"),
+        ({"epsilon": 0.0}, "epsilon must be positive"),
+        ({"epsilon": math.inf}, "epsilon must be finite"),
+        ({"epsilon": "much"}, "epsilon must be a number"),
+        ({"delta": 1.0}, "delta must lie strictly between"),
+        ({"delta": -1e-5}, "delta must lie strictly between"),
+        ({"beta": 0.0}, "beta must lie strictly between"),
+        ({"method": "median"}, "method must be one of auto"),
+        ({"method": "recovery", "delta": 0.0}, "method 'recovery' needs delta"),
+        ({"method": "gaussian", "delta": 0.0}, "method 'gaussian' needs delta"),
+    ],
+)
+def test_bad_arguments(changes, message):
+    with pytest.raises(ValueError, match=message):
+        private_sparse_mean(np.ones((3, 5)), **{**GOOD, **changes})
+
+
+@pytest.mark.parametrize("rows", [np.zeros((0, 5)), np.full((3, 5), np.nan), np.ones(5)])
+def test_bad_rows(rows):
+    with pytest.raises(ValueError, match=r"^Z must"):
+        private_sparse_mean(rows, **GOOD)

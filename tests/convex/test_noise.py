@@ -1,0 +1,86 @@
+import numpy as np
+import pytest
+from scipy import stats
+
+from sparsedp.accounting import analytic_gaussian_sigma
+from sparsedp.convex.noise import GaussianNoise, LaplaceNoise
+from sparsedp.randomness import NoiseSource, grid_of
+
+FALSE_ALARM = 1e-9
+BOTH = pytest.mark.parametrize(
+    ("noise", "law"),
+    [(GaussianNoise(0.7), stats.norm(scale=0.7)), (LaplaceNoise(0.7), stats.laplace(scale=0.7))],
+    ids=["gaussian", "laplace"],
+)
+
+
+@BOTH
+def test_law_of_the_noise_and_not_a_wrong_scale(noise, law):
+    drawn = noise.add(np.full(400_000, 3.0), NoiseSource(seed=1).noise) - 3.0  # more than one chunk
+    assert stats.kstest(drawn, law.cdf).pvalue > FALSE_ALARM
+    assert stats.kstest(drawn * 1.03, law.cdf).pvalue < FALSE_ALARM
+    assert np.array_equal(np.rint(drawn / grid_of(0.7)), drawn / grid_of(0.7))
+    assert abs(np.corrcoef(drawn[:-1], drawn[1:])[0, 1]) < 0.01
+
+
+def test_calibration():
+    assert GaussianNoise.calibrated(2.0, 1.0, 1e-6).std == 2.0 * analytic_gaussian_sigma(1.0, 1e-6)
+    assert LaplaceNoise.calibrated(2.0, 0.5).scale == 4.0
+
+
+@BOTH
+@pytest.mark.parametrize("d", [1, 30, 1000])
+def test_bounds_fail_no_more_often_than_stated(noise, law, d):
+    beta, runs = 0.1, 4000
+    drawn = noise.add(np.zeros(runs * d), NoiseSource(seed=d).noise).reshape(runs, d)
+    passes = stats.binom.isf(FALSE_ALARM, runs, beta)
+    largest = np.abs(drawn).max(axis=1) > noise.largest(d, beta)
+    norms = np.linalg.norm(drawn, axis=1) > noise.norm(d, beta)
+    assert largest.sum() <= passes
+    assert norms.sum() <= passes
+    assert largest.sum() >= 0.8 * beta * runs  # the largest is known almost exactly
+
+
+@BOTH
+def test_threshold_risk_is_unbiased(noise, law):
+    """Mean estimated against mean true squared error of soft thresholding, signal in the first coordinates."""
+    d, runs = 40, 4000
+    signal = np.zeros(d)
+    signal[:12] = np.linspace(0.1, 4.0, 12)
+    thresholds = np.array([0.0, 0.3, 0.9, 2.0, 4.0])
+    source = NoiseSource(seed=3)
+    estimates, errors = np.empty((runs, 5)), np.empty((runs, 5))
+    for run in range(runs):
+        noisy = noise.add(signal, source.noise)
+        estimates[run] = noise.threshold_risk(np.abs(noisy), thresholds)
+        shrunk = np.sign(noisy) * np.maximum(np.abs(noisy) - thresholds[:, None], 0.0)
+        errors[run] = ((shrunk - signal) ** 2).sum(axis=1)
+    gap = estimates - errors
+    standard = gap.std(axis=0) / np.sqrt(runs)
+    assert np.all(np.abs(gap.mean(axis=0)) < 6.5 * standard)
+    # A wrong constant (2 b^2 for 4 b^2, std^2 for 2 std^2) would show.
+    assert np.all(6.5 * standard[1:] < 0.1 * errors.mean(axis=0)[1:])
+
+
+@BOTH
+def test_risk_is_additive_over_chunks(noise, law):
+    magnitudes = np.abs(np.random.default_rng(0).standard_normal(1000))
+    thresholds = np.linspace(0.0, 3.0, 7)
+    parts = noise.threshold_risk(magnitudes[:300], thresholds) + noise.threshold_risk(
+        magnitudes[300:], thresholds
+    )
+    assert np.allclose(noise.threshold_risk(magnitudes, thresholds), parts)
+
+
+@BOTH
+def test_allowance_is_a_few_spreads_of_the_risk_of_pure_noise(noise, law):
+    d, runs = 5000, 300
+    most = noise.largest(d, 0.05)
+    thresholds = np.linspace(0.6 * most, most, 5)
+    source = NoiseSource(seed=4)
+    risks = np.array(
+        [noise.threshold_risk(np.abs(noise.add(np.zeros(d), source.noise)), thresholds) for _ in range(runs)]
+    )
+    spread = (risks - risks[:, -1:]).std(axis=0)[:3]
+    ratio = noise.risk_allowance(d, thresholds)[:3] / spread
+    assert np.all((ratio > 0.4) & (ratio < 3.0))

@@ -1,0 +1,237 @@
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from sparsedp.accounting import analytic_gaussian_sigma
+from sparsedp.audit.distinguishing import audit, repeated
+from sparsedp.convex import (
+    Ball,
+    Box,
+    Everywhere,
+    FunctionRisk,
+    LinearRisk,
+    LogisticLoss,
+    Regularity,
+    Simplex,
+    SmoothedHingeLoss,
+    SoftmaxLoss,
+    output_perturbation,
+    theorem_lambda,
+)
+from sparsedp.convex.clip import clip_rows
+from sparsedp.convex.noise import GaussianNoise
+from sparsedp.convex.output_perturbation import SLACK, l1_sensitivity, l2_sensitivity
+from sparsedp.convex.solver import Objective, minimise
+from sparsedp.randomness import NoiseSource
+
+N = 20
+
+
+def mean_risk(rows):
+    """f(x, z) = -<x, z> with |z| <= 1: 1-Lipschitz and linear, so that the sensitivity is attained."""
+    mean = rows.mean(axis=0)
+    regularity = Regularity.sparse(1.0, rows.shape[1], smoothness=1e-9)
+    return FunctionRisk(lambda x: (-float(mean @ x), -mean), rows.shape[0], rows.shape[1], regularity)
+
+
+def logistic_risk(rows, targets, loss=None):
+    rows = clip_rows(np.asarray(rows, dtype=float), l2=1.0)
+    loss = LogisticLoss(1.0) if loss is None else loss
+    return LinearRisk(rows, np.asarray(targets, dtype=float), loss, 1.0, math.sqrt(rows.shape[1]))
+
+
+def some_risk(n=300, d=4, loss=None, seed=0):
+    generator = np.random.default_rng(seed)
+    rows = generator.standard_normal((n, d))
+    k = 1 if loss is None else loss.outputs
+    targets = (
+        generator.integers(0, k, n) if k > 1 else np.sign(rows[:, 0] + 0.3 * generator.standard_normal(n))
+    )
+    return logistic_risk(rows, targets, loss)
+
+
+def exact(risk, lam):
+    return minimise(Objective(risk, lam), Everywhere(), tolerance=1e-13).x
+
+
+@pytest.mark.parametrize(
+    "loss", [LogisticLoss(1.0), LogisticLoss(0.5), SmoothedHingeLoss(), SoftmaxLoss(3)], ids=repr
+)
+@pytest.mark.parametrize("lam", [1.0, 0.03])
+def test_sensitivity_of_the_exact_minimiser_on_adversarial_pairs(loss, lam):
+    """One example replaced by its worst opposite: the same row with another label, at every norm and label."""
+    generator = np.random.default_rng(0)
+    worst = {1: 0.0, 2: 0.0}
+    k = loss.outputs
+    for trial in range(25):
+        rows = generator.standard_normal((N, 3)) * generator.choice([0.1, 10.0])
+        targets = generator.integers(0, k, N) if k > 1 else generator.choice([-1.0, 1.0], N)
+        if trial % 2:
+            targets[:] = targets[0]  # all on one side: slopes are near their largest when one disagrees
+        other_rows, other_targets = rows.copy(), targets.copy()
+        other_targets[0] = (targets[0] + 1) % k if k > 1 else -targets[0]
+        if trial % 3:
+            other_rows[0] = -rows[0]
+        pair = [logistic_risk(rows, targets, loss), logistic_risk(other_rows, other_targets, loss)]
+        moved = exact(pair[0], lam) - exact(pair[1], lam)
+        for order, claim in ((1, l1_sensitivity(pair[0], lam)), (2, l2_sensitivity(pair[0], lam))):
+            assert np.linalg.norm(moved, order) <= claim * (1 + 1e-9)
+            worst[order] = max(worst[order], np.linalg.norm(moved, order) / claim)
+    assert worst[2] > 0.2  # the bound is of the right order
+
+
+def test_the_sensitivity_is_attained_by_linear_losses():
+    rows = np.zeros((N, 2))
+    rows[0, 0] = 1.0
+    other = -rows
+    moved = [minimise(Objective(mean_risk(r), 0.5), Everywhere(), tolerance=1e-13).x for r in (rows, other)]
+    assert np.linalg.norm(moved[0] - moved[1]) == pytest.approx(l2_sensitivity(mean_risk(rows), 0.5))
+    assert l2_sensitivity(mean_risk(rows), 0.5) == 2 / (0.5 * N)
+    assert l2_sensitivity(mean_risk(rows), 0.5, "add-or-remove-one") == 1 / (0.5 * N)
+
+
+def test_the_pure_sensitivity_is_the_specified_one():
+    smooth = FunctionRisk(lambda x: (0.0, x), N, 1000, Regularity.sparse(2.0, 4, smoothness=3.0))
+    lam, l2 = 0.5, 2 * 2.0 / (0.5 * N)
+    sparse_way = (2 * 2.0 * 2.0 / (lam * N)) * (math.sqrt(2) * (3.0 / lam) * (N - 1) / N + 1)
+    assert l1_sensitivity(smooth, lam) == pytest.approx(min(sparse_way, math.sqrt(1000) * l2))
+    assert l1_sensitivity(smooth, lam, constrained=True) == pytest.approx(math.sqrt(1000) * l2)
+    # For a linear model the factor sqrt(2) is gone: common examples keep their support.
+    linear = some_risk(n=N, d=900)
+    regularity = linear.regularity
+    assert l1_sensitivity(linear, 10.0) == pytest.approx(
+        (2 * 30.0 / (10.0 * N)) * (regularity.smoothness / 10.0 * (N - 1) / N + 1)
+    )
+
+
+@pytest.mark.parametrize("pure", [False, True])
+def test_noise_and_slack(pure):
+    """std = 1.01 Delta sigma_AG (scale = 1.01 Delta_1 / eps): distribution of what is released."""
+    risk, lam, runs = some_risk(d=2), 0.3, 400
+    delta = 0.0 if pure else 1e-4
+    center = exact(risk, lam)
+    source = NoiseSource(seed=1)
+    results = [
+        output_perturbation(risk, epsilon=0.8, delta=delta, lam=lam, source=source) for _ in range(runs)
+    ]
+    noise = np.concatenate([r.x - center for r in results])
+    if pure:
+        scale, law = 1.01 * l1_sensitivity(risk, lam) / 0.8, stats.laplace
+    else:
+        scale, law = 1.01 * l2_sensitivity(risk, lam) * analytic_gaussian_sigma(0.8, 1e-4), stats.norm
+    assert results[0].noise_scale == pytest.approx(scale)
+    assert stats.kstest(noise / scale, law.cdf).pvalue > 1e-9
+    assert stats.kstest(1.5 * noise / scale, law.cdf).pvalue < 1e-9
+
+
+def test_audit_and_unsolved_minimisers_as_positive_control():
+    """A solver that stops at gradient norm tol may stop on different sides: 2 tol / lam more sensitivity."""
+    epsilon, delta, lam = 2.0, 0.05, 0.5
+    rows = np.zeros((N, 1))
+    rows[0] = 1.0
+    pair = (rows, -rows)
+
+    def released(data, stream):
+        source = NoiseSource(seed=0)
+        source.noise = stream
+        return output_perturbation(mean_risk(data), epsilon=epsilon, delta=delta, lam=lam, source=source).x
+
+    arguments = {"runs": 5000, "delta": delta, "claimed": epsilon, "stream": NoiseSource(seed=2).noise}
+    statistic = lambda x: float(x[0])  # noqa: E731
+    right = audit(repeated(released, statistic), pair, **arguments)
+    assert not right.refuted
+    assert right.lower_bound > 0.8
+
+    tol = 0.08  # not 0.005 lam Delta = 0.0005
+    noise = GaussianNoise.calibrated(l2_sensitivity(mean_risk(rows), lam), epsilon, delta)
+
+    def stopped_early(data, stream, runs):
+        exact_point = data.mean() / lam
+        return noise.add(np.full(runs, exact_point + np.sign(exact_point) * tol / lam), stream)
+
+    assert audit(stopped_early, pair, **{**arguments, "runs": 200_000}).refuted
+
+    def half_the_sensitivity(data, stream, runs):  # L / (lam n): an example taken out, not replaced
+        return GaussianNoise(noise.std / 2).add(np.full(runs, data.mean() / lam), stream)
+
+    assert audit(half_the_sensitivity, pair, **{**arguments, "runs": 200_000}).refuted
+
+
+@pytest.mark.parametrize("domain", [Everywhere(), Box(-0.2, 0.3), Ball(0.4), Simplex(1.0)], ids=repr)
+@pytest.mark.parametrize("delta", [1e-4, 0.0])
+def test_domains(domain, delta):
+    """The answer lies in the domain; the l_inf step moves it by no more than the noise."""
+    risk = some_risk()
+    result = output_perturbation(
+        risk, epsilon=1.0, delta=delta, lam=0.2, domain=domain, source=NoiseSource(seed=3)
+    )
+    assert np.allclose(domain.linf_nearest(result.x), result.x, atol=1e-9)
+    if delta == 0.0 and not isinstance(domain, Everywhere):
+        assert result.sensitivity == pytest.approx(math.sqrt(4) * l2_sensitivity(risk, 0.2))
+
+
+@pytest.mark.parametrize("goal", ["empirical", "population"])
+def test_lambda_from_the_theorem(goal):
+    risk = some_risk()
+    common = {"epsilon": 1.0, "delta": 1e-4, "goal": goal}
+    given = output_perturbation(risk, diameter=2.0, **common)
+    assert given.lam == theorem_lambda(
+        risk.regularity, n=risk.n, dimension=risk.dimension, diameter=2.0, **common
+    )
+    assert output_perturbation(risk, domain=Ball(2.0), **common).lam == given.lam
+
+
+@pytest.mark.parametrize("delta", [1e-5, 0.0])
+def test_error_bound_holds(delta):
+    """Excess empirical risk below Theorem 5.1's bound, 60 runs, beta = 0.05: 3 misses expected at most."""
+    risk = some_risk(n=2000, d=10)
+    best = risk.value_and_gradient(exact(risk, 1e-6))[0]
+    source = NoiseSource(seed=4)
+    misses = 0
+    for domain in (Everywhere(), Ball(3.0)):
+        for _ in range(30):
+            result = output_perturbation(
+                risk, epsilon=1.0, delta=delta, domain=domain, diameter=3.0, source=source, beta=0.05
+            )
+            ball_best = best if np.linalg.norm(exact(risk, 1e-6)) < 3.0 else best
+            misses += risk.value_and_gradient(result.x)[0] - ball_best > result.error_bound
+            assert result.error_bound < 5.0
+    assert misses <= 18
+
+
+def test_statement():
+    result = output_perturbation(some_risk(), epsilon=0.3, lam=0.1, adjacency="add-or-remove-one")
+    assert (result.statement.epsilon, result.statement.delta) == (0.3, 1 / 3000)
+    assert result.statement.adjacency == "add-or-remove-one"
+    assert "public" in result.statement.notes[0]
+    assert result.statement.private
+    assert SLACK == 0.01
+    assert "NOT PRIVATE" in str(
+        output_perturbation(some_risk(), epsilon=0.3, lam=0.1, source=NoiseSource(seed=1)).statement
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"lam": 0}, "lam must be positive, got 0"),
+        ({"lam": -1.0}, "lam must be positive"),
+        ({}, "diameter must be given .* unbounded"),
+        ({"diameter": math.inf}, "diameter must be finite"),
+        ({"lam": 1.0, "epsilon": 0.0}, "epsilon must be positive"),
+        ({"lam": 1.0, "delta": 2.0}, "delta must lie"),
+        ({"lam": 1.0, "adjacency": "none"}, "adjacency must be"),
+        ({"diameter": 1.0, "goal": "all"}, "goal must be"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        output_perturbation(some_risk(), **{"epsilon": 1.0, **arguments})
+
+
+def test_rows_that_were_not_clipped_are_refused():
+    risk = LinearRisk(np.full((5, 2), 3.0), np.ones(5), LogisticLoss(), 1.0, 1.0)
+    with pytest.raises(ValueError, match="shorten them with clip_rows"):
+        output_perturbation(risk, epsilon=1.0, lam=0.1)

@@ -1,0 +1,78 @@
+"""A run's folder: whole files, metrics that survive a crash."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+from support.runs import config
+
+from sparsedp.runs import RunFolder
+from sparsedp.runs.folder import write_atomically
+
+
+def test_a_taken_folder_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.create(config(seed=1))
+    with pytest.raises(ValueError, match="already holds a run"):
+        folder.create(config(seed=2))
+    assert folder.config().seed == 1
+
+
+def test_the_private_part_is_for_its_owner_only(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.create(config())
+    assert stat.S_IMODE(folder.checkpoint.parent.stat().st_mode) == 0o700
+
+
+def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"^{tmp_path} holds no run"):
+        RunFolder(tmp_path).config()
+
+
+def test_writing_fails_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file.json"
+    write_atomically(path, "old")
+
+    def half(self: Path, text: str) -> int:
+        with open(self, "w") as file:
+            file.write(text[:2])
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_text", half)
+        with pytest.raises(OSError, match="No space left"):
+            write_atomically(path, "new and longer")
+    assert path.read_text() == "old"
+    write_atomically(path, "new")
+    assert path.read_text() == "new"
+    assert [file.name for file in tmp_path.iterdir()] == ["file.json"]
+
+
+def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    assert folder.metrics() == []
+    folder.log({"step": 1, "auc": 0.5})
+    folder.log({"step": 2, "auc": 0.6})
+    with open(tmp_path / "metrics.jsonl", "a") as file:
+        file.write('{"step": 3, "au')
+    assert folder.metrics() == [{"step": 1, "auc": 0.5}, {"step": 2, "auc": 0.6}]
+
+
+def test_what_a_resumed_run_does_again_is_forgotten(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    for step in (1, 2, 3, 4):
+        folder.log({"step": step})
+    with open(tmp_path / "metrics.jsonl", "a") as file:
+        file.write('{"ste')
+    folder.forget_after(2)
+    folder.log({"step": 3})
+    assert folder.metrics() == [{"step": 1}, {"step": 2}, {"step": 3}]
+
+
+def test_json_files(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    assert folder.read_json("result") is None
+    folder.write_json("result", {"auc": 0.5})
+    assert folder.read_json("result") == {"auc": 0.5}

@@ -1,0 +1,188 @@
+"""Streaming: periods one after the other, each with a ledger and a budget of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from support.runs import config
+
+from sparsedp.accounting import Ledger
+from sparsedp.accounting.events import GaussianDpEvent, PoissonSampledDpEvent
+from sparsedp.runs import RunConfig, RunFolder, StreamResult, resume, stream, streaming
+from sparsedp.runs.evaluation import evaluate_run
+from sparsedp.runs.sources import held_out, open_data, split_periods
+from sparsedp.runs.trainer import Progress
+
+
+def asked(algorithm: str = "adafest", **changes: Any) -> RunConfig:
+    fields = {"data": "generated:1200x4", "period": 1, "batch_size": 100, "fest_mu": 0.5, **changes}
+    return config(algorithm, **fields)
+
+
+def test_periods_are_disjoint_and_later_ones_are_held_out() -> None:
+    data = open_data("generated:1200x4")
+    training, later = split_periods(asked(), data)
+    assert [set(period.time.tolist()) for period in training] == [{0}, {1}, {2}]
+    assert [set(period.time.tolist()) for period in later] == [{3}]
+    assert set(held_out(asked(train_periods=1), data).time.tolist()) == {1, 2, 3}
+    with pytest.raises(ValueError, match="^train_periods must leave"):
+        split_periods(asked(train_periods=4), data)
+    with pytest.raises(ValueError, match="^train_periods must leave"):
+        split_periods(asked(period=10), data)
+
+
+def test_the_costliest_period_counts(tmp_path: Path) -> None:
+    result = stream(asked(), tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    assert result.periods == 3
+    assert result.steps == 9
+    assert result.training_rows == 900
+    assert len(result.next_period_auc) == 3
+    assert [record["step"] for record in folder.metrics()] == [3, 6, 9]
+    assert folder.read_json("result") == asdict(result)
+    assert result.statement == folder.read_json("statement")
+    assert result.statement is not None
+    # Three periods at epsilon 2 each: composed one after the other they would cost far more.
+    assert 1.5 < result.statement["epsilon"] <= 2.0
+    assert result.statement["delta"] == pytest.approx(1 / 3000)
+    assert "disjoint" in result.statement["notes"][0]
+    for number in range(3):
+        ((event, count),) = Ledger.read(tmp_path / "run" / f"period-{number:03d}" / "run.ledger").events()
+        assert isinstance(event, PoissonSampledDpEvent)
+        assert count == 3
+
+
+@pytest.mark.parametrize(
+    ("frequencies", "paid"), [("first", [1, 0, 0]), ("all", [1, 1, 1]), ("running", [1, 1, 1])]
+)
+@pytest.mark.parametrize("algorithm", ["fest", "adafest+"])
+def test_who_is_counted_pays(algorithm: str, frequencies: str, paid: list[int], tmp_path: Path) -> None:
+    """Each period's ledger has one Gaussian for its own counts, if they were looked at."""
+    result = stream(asked(algorithm, frequencies=frequencies), tmp_path / "run")
+    for number, expected in enumerate(paid):
+        events = Ledger.read(tmp_path / "run" / f"period-{number:03d}" / "run.ledger").events()
+        assert sum(count for event, count in events if event == GaussianDpEvent(2.0)) == expected
+        assert sum(count for event, count in events if event != GaussianDpEvent(2.0)) == 3
+    assert result.statement is not None
+    assert result.statement["epsilon"] <= 2.0
+    assert result.reduction is not None
+    assert result.reduction > 50
+
+
+def test_which_periods_choose_the_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen: dict[str, list[tuple[int, int]]] = {}
+    count = streaming.count_columns
+
+    for frequencies, expected in {
+        "first": [(0, 0)],
+        "all": [(0, 0), (0, 1), (0, 2)],
+        "running": [(0, 0), (1, 1), (2, 2)],
+    }.items():
+        trained: list[int] = []
+        jobs = streaming._job
+        observed = seen.setdefault(frequencies, [])
+
+        def counted(period: Any, *rest: Any, to: Any = observed, done: list[int] = trained) -> Any:
+            to.append((len(done), int(period.time[0])))
+            return count(period, *rest)
+
+        def job(*arguments: Any, done: list[int] = trained, jobs: Any = jobs) -> Any:
+            entered = jobs(*arguments)
+            leave = entered.__exit__
+
+            class Noted:
+                def __enter__(self) -> Any:
+                    return entered.__enter__()
+
+                def __exit__(self, *error: Any) -> Any:
+                    done.append(1)
+                    return leave(*error)
+
+            return Noted()
+
+        with monkeypatch.context() as patched:
+            patched.setattr(streaming, "count_columns", counted)
+            patched.setattr(streaming, "_job", job)
+            stream(asked("fest", frequencies=frequencies), tmp_path / frequencies)
+        assert observed == expected
+
+
+def test_without_privacy_there_is_nothing_to_state(tmp_path: Path) -> None:
+    result = stream(asked("non-private"), tmp_path / "run")
+    assert result.statement is None
+    assert result.steps == 9
+    assert not list((tmp_path / "run").glob("period-*"))
+
+
+def stop_at(step: int) -> Callable[[Progress], None]:
+    calls = [0]
+
+    def watch(progress: Progress) -> None:
+        calls[0] += 1
+        if calls[0] == step:
+            raise KeyboardInterrupt
+
+    return watch
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "changes"),
+    [("adafest", {}), ("fest", {}), ("fest", {"frequencies": "all"}), ("adafest+", {"frequencies": "first"}), ("non-private", {})],
+)
+def test_an_interrupted_stream_ends_the_same(
+    algorithm: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    """Broken in the first and in the second period: same weights and figures, and both attempts are paid."""
+    whole = stream(asked(algorithm, **changes), tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        stream(asked(algorithm, **changes), tmp_path / "broken", stop_at(2))
+    with pytest.raises(KeyboardInterrupt):
+        resume(tmp_path / "broken", stop_at(5))
+    found = resume(tmp_path / "broken")
+    assert isinstance(found, StreamResult)
+    weights = load_file(RunFolder(tmp_path / "broken").weights)
+    for name, values in load_file(RunFolder(tmp_path / "whole").weights).items():
+        assert torch.equal(values, weights[name]), name
+    assert found.next_period_auc == whole.next_period_auc
+    assert (found.auc, found.steps, found.reduction) == (whole.auc, whole.steps, whole.reduction)
+    assert RunFolder(tmp_path / "broken").metrics() == RunFolder(tmp_path / "whole").metrics()
+    assert resume(tmp_path / "broken") == found
+    if whole.statement is not None:
+        assert found.statement is not None
+        assert found.statement["epsilon"] > whole.statement["epsilon"]
+        ledgers = sorted((tmp_path / "broken").glob("period-*/run.ledger"))
+        taken = [
+            sum(n for event, n in Ledger.read(path).events() if isinstance(event, PoissonSampledDpEvent))
+            for path in ledgers
+        ]
+        assert taken == [3 + 2, 3 + 2, 3]
+
+
+def test_the_model_is_evaluated_on_later_periods(tmp_path: Path) -> None:
+    result = stream(asked(), tmp_path / "run")
+    again = evaluate_run(tmp_path / "run")
+    assert again.auc == result.auc
+    assert again.rows == 300
+
+
+def test_a_period_must_be_given(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="^period: "):
+        stream(asked(period=None), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_data_without_time_is_named() -> None:
+    data = open_data("generated:100")
+    examples = data.take(np.arange(100))
+    timeless = type(examples)(examples.numeric, examples.ids, examples.label)
+    from sparsedp.data import ClickData
+
+    with pytest.raises(ValueError, match="^time: "):
+        split_periods(asked(), ClickData(timeless, data.schema))

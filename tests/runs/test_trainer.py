@@ -1,0 +1,211 @@
+"""Runs from config to folder: figures, files, and what an interruption leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+from support.runs import config, python, settings
+from typer.testing import CliRunner
+
+from sparsedp.accounting import Ledger
+from sparsedp.cli.app import app
+from sparsedp.runs import RunConfig, RunFolder, resume, train
+from sparsedp.runs.trainer import Progress
+
+FAST = ["non-private", "dp-sgd", "lazy", "fest", "adafest", "adafest+", "random"]
+SLOW = ["exponential", "sparse-vector"]
+"""Their joint privacy loss takes seconds to calibrate when it is not in the cache yet."""
+
+
+@pytest.mark.parametrize("algorithm", [*FAST, *[pytest.param(each, marks=pytest.mark.slow) for each in SLOW]])
+def test_every_algorithm_trains_into_its_folder(algorithm: str, tmp_path: Path) -> None:
+    result = train(config(algorithm, evaluate_every=2), tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    assert result.steps == 4
+    assert result.training_rows + result.held_out_rows == 2000
+    assert 0.2 < result.auc < 0.8
+    assert 0.3 < result.log_loss < 3.0
+    assert asdict(result) == folder.read_json("result")
+    assert [record["step"] for record in folder.metrics()] == [2, 4]
+    assert folder.metrics()[-1]["auc"] == result.auc
+    assert any(folder.tensorboard.iterdir())
+    with safe_open(folder.weights, "pt") as weights:
+        privacy = weights.metadata()["privacy"]
+    if algorithm == "non-private":
+        assert (result.statement, result.reduction, result.rows) == (None, None, None)
+        assert "NOT PRIVATE" in privacy
+        assert not folder.ledger.exists()
+        return
+    assert result.statement is not None
+    assert result.statement == folder.read_json("statement")
+    assert 1.5 < result.statement["epsilon"] <= 2.0
+    assert result.statement["delta"] == pytest.approx(1 / (10 * result.training_rows))
+    assert result.statement["private"] is False  # it is seeded
+    assert "NOT PRIVATE" in privacy
+    assert result.noise_multiplier is not None
+    assert result.noise_multiplier > 0.5
+    assert sum(count for _, count in Ledger.read(folder.ledger).events()) == 4 + algorithm.endswith(("fest", "+")) * (
+        algorithm != "adafest"
+    )
+    assert result.reduction is not None
+    assert result.gradient_size is not None
+    assert result.rows == pytest.approx(sum(result.rows_per_table.values()))
+    if algorithm in ("dp-sgd", "lazy"):
+        assert result.reduction == 1.0
+        assert result.gradient_size == result.table_coordinates
+    else:
+        assert result.reduction > 50
+        assert result.reduction == pytest.approx(result.table_coordinates / result.gradient_size)
+
+
+def test_an_unseeded_run_is_private_and_says_so(tmp_path: Path) -> None:
+    result = train(config(seed=None), tmp_path / "run")
+    assert result.statement is not None
+    assert result.statement["private"] is True
+    with safe_open(RunFolder(tmp_path / "run").weights, "pt") as weights:
+        assert weights.metadata()["privacy"].startswith("(")
+
+
+def test_a_shared_ledger_counts_all_runs(tmp_path: Path) -> None:
+    ledger = tmp_path / "data.ledger"
+    first = train(config(ledger=str(ledger)), tmp_path / "first")
+    second = train(config(ledger=str(ledger), seed=2), tmp_path / "second")
+    assert first.statement is not None
+    assert second.statement is not None
+    assert second.statement["epsilon"] > 1.2 * first.statement["epsilon"]
+    assert sum(count for _, count in Ledger.read(ledger).events()) == 8
+
+
+def stop_at(step: int) -> Callable[[Progress], None]:
+    def watch(progress: Progress) -> None:
+        if progress.step == step:
+            raise KeyboardInterrupt
+
+    return watch
+
+
+def outcome(path: Path) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]], dict[str, Any]]:
+    folder = RunFolder(path)
+    result = folder.read_json("result")
+    assert result is not None
+    timeless = {
+        name: value
+        for name, value in result.items()
+        if name not in ("seconds", "examples_per_second", "statement")
+    }
+    return load_file(folder.weights), folder.metrics(), timeless
+
+
+def assert_same_outcome(first: Path, second: Path) -> None:
+    expected, found = outcome(first), outcome(second)
+    assert expected[0].keys() == found[0].keys()
+    for name, values in expected[0].items():
+        assert torch.equal(values, found[0][name]), name
+    assert expected[1:] == found[1:]
+
+
+RESUMED = [
+    ("adafest", {}),
+    ("adafest", {"table_optimizer": "row-wise-adagrad", "physical_batch_size": 60}),
+    ("adafest+", {"table_optimizer": "adagrad"}),
+    ("lazy", {}),
+    ("fest", {}),
+    ("non-private", {}),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "changes"), RESUMED)
+def test_an_interrupted_run_ends_the_same(
+    algorithm: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    """Stopped at step 1 (nothing saved yet) and at step 5 (two steps after the checkpoint), bit by bit."""
+    asked = config(algorithm, batch_size=250, evaluate_every=2, checkpoint_every=3, **changes)
+    train(asked, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        train(asked, tmp_path / "broken", stop_at(1))
+    with pytest.raises(KeyboardInterrupt):
+        resume(tmp_path / "broken", stop_at(5))
+    assert RunFolder(tmp_path / "broken").read_json("result") is None
+    resume(tmp_path / "broken")
+    assert_same_outcome(tmp_path / "whole", tmp_path / "broken")
+
+
+TRAIN_AND_WAIT = """
+import sys, time, torch
+from pathlib import Path
+from sparsedp.runs import RunConfig, train
+torch.set_num_threads(1)
+def watch(progress):
+    if progress.step == 5:
+        print("ready", flush=True)
+        time.sleep(120)
+train(RunConfig.read(Path(sys.argv[1])), sys.argv[2], watch)
+"""
+
+
+def test_a_killed_process_is_resumed_from_the_command_line(tmp_path: Path) -> None:
+    asked = config("adafest", batch_size=250, evaluate_every=2, checkpoint_every=3)
+    (tmp_path / "config.yaml").write_text(asked.to_yaml())
+    process = python(TRAIN_AND_WAIT, tmp_path / "config.yaml", tmp_path / "killed")
+    whole = train(asked, tmp_path / "whole")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert RunFolder(tmp_path / "killed").checkpoint.exists()
+    shown = CliRunner().invoke(app, ["resume", str(tmp_path / "killed"), "--json"])
+    assert shown.exit_code == 0
+    assert_same_outcome(tmp_path / "whole", tmp_path / "killed")
+    # What the killed process may have released stays paid for.
+    assert whole.statement is not None
+    assert json.loads(shown.stdout)["statement"]["epsilon"] > whole.statement["epsilon"]
+
+
+def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
+    first = train(config(), tmp_path / "run")
+    before = RunFolder(tmp_path / "run").weights.stat().st_mtime_ns
+    assert resume(tmp_path / "run", stop_at(1)) == first
+    assert RunFolder(tmp_path / "run").weights.stat().st_mtime_ns == before
+
+
+def test_watchers_see_public_figures_only(tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    result = train(config(), tmp_path / "run", seen.append)
+    assert [progress.step for progress in seen] == [1, 2, 3, 4]
+    assert {progress.total for progress in seen} == {4}
+    epsilons = [progress.epsilon for progress in seen]
+    assert epsilons == sorted(epsilons)  # type: ignore[type-var]
+    assert result.statement is not None
+    assert epsilons[-1] == pytest.approx(result.statement["epsilon"], rel=1e-3)
+
+
+def test_a_period_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="^period: "):
+        train(config(period=1), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data": "nowhere"}, "nowhere"),
+        ({"data": "generated:1"}, "^data: "),
+        ({"data": "generated:10x0"}, "^data: "),
+        ({"model": "nothing"}, "^model must"),
+        ({"model_options": {"widths": 3}}, "^model pctr cannot be built"),
+    ],
+)
+def test_bad_input_leaves_no_folder(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        train(RunConfig.parse(settings(**changes)), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,44 @@
+"""Small runs on generated clicks: tables one column wide, one hidden layer."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from sparsedp.runs import RunConfig
+
+TINY = {"hidden": [16], "dims": [1] * 26}
+NEEDS_ROWS = ("fest", "adafest+", "exponential", "sparse-vector", "random")
+
+
+def settings(algorithm: str = "adafest", **changes: Any) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "data": "generated:2000",
+        "algorithm": algorithm,
+        "batch_size": 500,
+        "model_options": TINY,
+        "seed": 1,
+    }
+    if algorithm != "non-private":
+        fields["epsilon"] = 2.0
+    if algorithm in NEEDS_ROWS:
+        fields["rows"] = 100
+    return {**fields, **changes}
+
+
+def config(algorithm: str = "adafest", **changes: Any) -> RunConfig:
+    return RunConfig.parse(settings(algorithm, **changes))
+
+
+def python(code: str, *arguments: str | Path) -> subprocess.Popen[str]:
+    """A Python process of its own, on one thread."""
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )

@@ -1,0 +1,65 @@
+"""Counting rows over a loader, against counting by hand."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+import pytest
+import torch
+from support.models import MultiHot, TwoTables
+from torch.utils.data import DataLoader, TensorDataset
+
+from sparsedp.clipping import Capture
+from sparsedp.rows import RowSpace, TableShape
+from sparsedp.training.counting import count_rows
+
+WORDS = RowSpace(selectable=(TableShape("words", 40, 4), TableShape("tags", 40, 3)))
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 64])
+@pytest.mark.parametrize("norm", [1.0, 1.9, 10.0])
+def test_a_row_counts_once_an_example_and_an_example_at_most_its_norm(batch_size: int, norm: float) -> None:
+    generator = torch.Generator().manual_seed(3)
+    words = torch.randint(0, 40, (30, 4), generator=generator)
+    tags = torch.randint(0, 40, (30, 2), generator=generator)
+    words[3] = 5  # one word four times
+    words[4] = 0  # nothing but padding
+    model = MultiHot()
+    capture = Capture(model, loss_reduction="mean")
+    data = DataLoader(TensorDataset(words, tags, torch.zeros(30)), batch_size=batch_size)
+    found = count_rows(model, capture, [((w, t), y) for w, t, y in data], norm, WORDS)
+    expected: dict[tuple[str, int], float] = defaultdict(float)
+    for w, t in zip(words.tolist(), tags.tolist(), strict=True):
+        rows = {("words", row) for row in w if row != 0} | {("tags", row) for row in t}
+        for row in rows:
+            expected[row] += min(1.0, norm / np.sqrt(len(rows)))
+    for name in ("words", "tags"):
+        due = {row: value for (table, row), value in expected.items() if table == name}
+        assert found[name].ids.tolist() == sorted(due)
+        np.testing.assert_allclose(found[name].counts, [due[row] for row in sorted(due)])
+    capture.detach()
+
+
+def test_always_on_tables_are_not_counted_and_the_model_is_left_as_it_was() -> None:
+    model = TwoTables().eval()
+    capture = Capture(model, loss_reduction="mean")
+    space = RowSpace(selectable=(TableShape("large", 300, 5),), always_on=(TableShape("small", 7, 3),))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    ids = torch.tensor([[1, 2], [1, 3], [299, 2]])
+    found = count_rows(model, capture, [(ids, torch.zeros(3))], 1.0, space)
+    assert set(found) == {"large"}
+    assert found["large"].ids.tolist() == [1, 299]
+    assert found["large"].counts.tolist() == [2.0, 1.0]
+    assert not model.training
+    assert capture.take() == []
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    capture.detach()
+
+
+def test_no_examples_count_nothing() -> None:
+    model = TwoTables()
+    capture = Capture(model, loss_reduction="mean")
+    space = RowSpace(selectable=(TableShape("large", 300, 5),))
+    assert count_rows(model, capture, [], 1.0, space)["large"].ids.size == 0
+    capture.detach()
