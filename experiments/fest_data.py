@@ -37,7 +37,7 @@ FLIGHTS = DataSet(
         "always_on_rows": 0,
         "model_options": _tables(6, 8, (64, 32)),
     },
-    _knobs(1000, 2000, noise_ratio=[2.0], false_positives=[10.0, 50.0]),
+    _knobs(1000, 600, noise_ratio=[2.0], false_positives=[20.0]),
     ("lazy", *SPARSE),
     periods=(WEEK, 4 * WEEK, 18 * WEEK),
 )
@@ -53,22 +53,22 @@ TENNIS = DataSet(
         "always_on_rows": 0,
         "model_options": _tables(10, 8, (64, 32)),
     },
-    _knobs(1000, 2000, noise_ratio=[2.0], false_positives=[50.0]),
+    _knobs(1000, 600, noise_ratio=[2.0], false_positives=[20.0]),
     ("lazy", *SPARSE),
     periods=(4, 12),
 )
 GENERATED = DataSet(
     "generated",
-    "400,000 generated Criteo-shaped clicks, 338,782 embedding rows of width 4, batch 2,048, one epoch",
-    "generated:400000",
+    "200,000 generated Criteo-shaped clicks, 338,782 embedding rows of width 4, batch 2,048, one epoch",
+    "generated:200000",
     {
         "batch_size": 2048,
         "max_grad_norm": 5.0,
-        "learning_rate": 0.3,
+        "learning_rate": 1.0,
         "table_learning_rate": 25.0,
         "model_options": _tables(26, 4, (128, 64)),
     },
-    _knobs(1000, 2000, false_positives=[50.0]),
+    _knobs(1000, 600, noise_ratio=[2.0], false_positives=[20.0]),
     ("lazy", *SPARSE),
     periods=(1, 2, 6),
 )
@@ -87,6 +87,11 @@ QUICK = DataSet(
     ("dp-sgd", *SPARSE),
     seeds=(0,),
 )
+KNOBS = replace(
+    GENERATED,
+    words="100,000 generated Criteo-shaped clicks, 338,782 embedding rows of width 4, batch 2,048, one epoch",
+    source="generated:100000",
+)
 ALL = (FLIGHTS, TENNIS, GENERATED)
-STREAMS = (FLIGHTS, TENNIS, replace(GENERATED, source="generated:400000x8"))
+STREAMS = (FLIGHTS, TENNIS, replace(GENERATED, source="generated:200000x8"))
 QUICK_STREAM = replace(QUICK, source="generated:4000x4")

@@ -6,22 +6,22 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-from fest_data import GENERATED, QUICK
+from fest_data import KNOBS, QUICK
 from fest_studies import DataSet, Grid, runs_of, write_study
 
 from sparsedp.report.figures import averaged, heat_map, knob_curves
 
-EPSILON = 1.0
-RATIOS = [0.5, 1.0, 2.0, 5.0, 10.0]
-THRESHOLDS = [5.0, 10.0, 20.0, 50.0, 100.0, 200.0]
-NORMS = [1.0, 2.0, 4.0, 8.0]
+EPSILON = 3.0
+RATIOS = [1.0, 2.0, 5.0, 10.0]
+THRESHOLDS = [10.0, 20.0, 50.0, 100.0]
+NORMS = [1.0, 3.5, 10.0]
 
 
 def run(out: Path, quick: bool = False) -> dict[str, Any]:
     """Sweep the knobs of AdaFEST around the tuned setting."""
-    each = QUICK if quick else GENERATED
+    each = QUICK if quick else KNOBS
     ratios, thresholds, norms = (
-        ([1.0, 5.0], [5.0, 20.0], [1.0, 4.0]) if quick else (RATIOS, THRESHOLDS, NORMS)
+        ([1.0, 5.0], [20.0, 80.0], [1.0, 4.0]) if quick else (RATIOS, THRESHOLDS, NORMS)
     )
     joint = _sweep(each, {"noise_ratio": ratios, "threshold": thresholds}, out)
     # At a fixed number of false positives tau follows the map's noise, so that C1 acts by clipping alone.

@@ -67,7 +67,11 @@ def largest_allocation(
     known = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     for inner in private.optimizer.optimizers:
         for state in inner.state.values():
-            known |= {v.untyped_storage().data_ptr() for v in state.values() if isinstance(v, Tensor) and v.layout == torch.strided}
+            known |= {
+                v.untyped_storage().data_ptr()
+                for v in state.values()
+                if isinstance(v, Tensor) and v.layout == torch.strided
+            }
     run = private.optimizer
     if run._lazy is not None:
         known |= {done.untyped_storage().data_ptr() for done in run._lazy.state_dict()["done"].values()}
@@ -95,7 +99,9 @@ def test_a_step_allocates_nothing_table_sized(name: str) -> None:
     assert largest_allocation(SPARSE[name], lambda p: torch.optim.SGD(p, lr=0.1)) < ROWS
 
 
-@pytest.mark.parametrize("optimizer", [torch.optim.Adagrad, torch.optim.SparseAdam, sdp.training.RowWiseAdagrad])
+@pytest.mark.parametrize(
+    "optimizer", [torch.optim.Adagrad, torch.optim.SparseAdam, sdp.training.RowWiseAdagrad]
+)
 def test_nor_do_the_optimisers(optimizer: type[torch.optim.Optimizer]) -> None:
     assert largest_allocation(SPARSE["adafest"], lambda p: optimizer(p, lr=0.1)) < ROWS
 

@@ -1,5 +1,4 @@
-"""The Gaussian mechanism exactly (Balle and Wang 2018): delta from epsilon, epsilon from delta, sigma from
-both.
+"""The Gaussian mechanism exactly (Balle and Wang 2018): delta, epsilon and sigma from one another.
 
 With `mu` = sensitivity / standard deviation, the pair N(0, 1) against N(mu, 1) has
 

@@ -12,8 +12,7 @@ from sparsedp.accounting.pairs import SKETCH, Array, Pair, Weighted, randomized_
 
 
 def bounded_range_delta(loss: float, epsilon: float) -> float:
-    """delta_BR: the largest delta at `loss` of any epsilon-bounded-range mechanism (Dong, Durfee and Rogers
-    2020).
+    """delta_BR: the largest delta at `loss` of any bounded-range mechanism (Dong, Durfee and Rogers 2020).
 
     `(1 - e^((loss - epsilon)/2))^2 / (1 - e^-epsilon)` between -epsilon and epsilon; the worst case is the
     mechanism with two outcomes of losses t and t - epsilon, t = (loss + epsilon)/2.

@@ -85,8 +85,7 @@ def calibrate(
     extra_events: Sequence[DpEvent] = (),
     step_event: Callable[[float], DpEvent] | None = None,
 ) -> float:
-    """The smallest noise multiplier sigma with which `steps` steps and `extra_events` stay within the
-    target.
+    """The smallest noise multiplier sigma with which the steps and the extra events stay within the target.
 
     A step is `step_event(sigma)`, by default `PoissonSampled(sampling_rate, Gaussian(sigma))`; its cost
     must not rise with sigma. Guarantee: `epsilon_of` the whole run, and of any part of it, is at most

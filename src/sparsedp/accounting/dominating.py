@@ -76,8 +76,7 @@ class _Collector:
 
 
 def dominating_pairs(events: ev.Events) -> Pairs:
-    """The pairs, with counts, whose product dominates all the events together; raises `NoPrivacy` where
-    none can.
+    """The pairs, with counts, whose product dominates all events together; raises `NoPrivacy` if none can.
 
     Guarantee: add-or-remove-one adjacency (P with the record, Q without).
     """

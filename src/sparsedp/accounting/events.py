@@ -65,8 +65,7 @@ def _positive_or_infinite(name: str, value: float) -> None:
 
 @attr.s(frozen=True, slots=True, auto_attribs=True)
 class PureDpEvent(DpEvent):  # type: ignore[misc]
-    """Any epsilon-DP mechanism, of which nothing more is known (permute-and-flip, a sparse vector run,
-    ...).
+    """Any epsilon-DP mechanism of which nothing more is known, for instance permute-and-flip.
 
     Dominated by randomised response: loss `epsilon` with probability e^epsilon / (1 + e^epsilon), else
     `-epsilon` (Kairouz, Oh and Viswanath 2015, theorem 3.4).

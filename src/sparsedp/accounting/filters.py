@@ -1,5 +1,4 @@
-"""Budget filters: costs chosen step by step, after seeing what came before, and a stop before the budget is
-passed.
+"""Budget filters: costs chosen step by step in the light of earlier outputs, and a stop in time.
 
 A filter is asked whether a cost fits (`admits`) and told to charge it (`spend`, which raises
 `BudgetExceeded` instead of passing the budget). The composition of a fixed run may be computed in advance;

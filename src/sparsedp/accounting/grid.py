@@ -15,8 +15,7 @@ _LARGE = 700.0  # e^700 is still a float
 
 @dataclass(frozen=True, eq=False)
 class GridLoss:
-    """Losses at `step * (first + i)` with masses `p[i]` and `q[i]`, plus `infinity` (P alone) and
-    `minus_infinity` (Q).
+    """Losses at `step * (first + i)` with masses `p[i]`, `q[i]`; `infinity` is of P alone, `minus_infinity` of Q.
 
     Guarantee: as made by `discretise` it dominates the pair in both directions. Its delta at the grid
     points is that of the pair, and between them interpolates linearly in e^epsilon, above the pair's convex
@@ -51,8 +50,7 @@ class GridLoss:
 
 
 def discretise(pair: Pair, step: float, tail: float) -> GridLoss:
-    """Put a pair on the grid of multiples of `step`; P-mass above its span (at most `tail`) may become
-    infinite loss.
+    """Put a pair on the grid of multiples of `step`; P-mass above its span may become infinite loss.
 
     A cell's masses (p, q) move to its two ends so that both P and Q keep them: `upper + lower = p` and
     `upper e^-high + lower e^-low = q`. Clipping `upper` to [0, p] only guards against rounding.

@@ -20,8 +20,7 @@ _LOG_NEGLIGIBLE = -28.0
 
 
 def joint(parts: Sequence[tuple[Pair, int]]) -> Pair:
-    """The product of pairs, each taken `count` times: what all of these releases of the same data reveal
-    together.
+    """The product of pairs, each taken `count` times: what all these releases of the same data reveal.
 
     Guarantee: dominates the product in both directions, hence may be Poisson sampled as a whole. Proof:
     every factor is discretised upwards (`discretise`), losses of independent factors add, and P-mass lost

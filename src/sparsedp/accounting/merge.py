@@ -32,8 +32,7 @@ def merge_groups(groups: Iterable[tuple[float, float]]) -> float:
 
 
 def split_sigma(sigma_eff: float, noise_ratio: float) -> tuple[float, float]:
-    """Split a noise multiplier over two releases of one batch: `(sigma1, sigma2)` with `sigma1 / sigma2 =
-    noise_ratio`.
+    """Split a noise multiplier over two releases of a batch: `(sigma1, sigma2)`, `sigma1 = noise_ratio * sigma2`.
 
     `sigma2 = sigma_eff sqrt(1 + r^-2)` and `sigma1 = r sigma2`, so that `merge_sigmas(sigma1, sigma2) =
     sigma_eff`.

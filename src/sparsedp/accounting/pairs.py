@@ -33,8 +33,7 @@ class Pair(Protocol):
         """Whether (Q, P) has the same losses as (P, Q)."""
 
     def cells(self, edges: Array) -> tuple[Array, Array]:
-        """The masses (of P, of Q) on losses below `edges[0]`, between consecutive edges, and above
-        `edges[-1]`.
+        """The masses (of P, of Q) on losses below `edges[0]`, between consecutive edges, above `edges[-1]`.
 
         A loss equal to an edge may be counted on either side of it.
         """

@@ -18,8 +18,7 @@ def solve_falling(
     limits: tuple[float, float],
     exponent: float = -1.0,
 ) -> tuple[float, float]:
-    """(x, exponent): x within `limits` with aim - slack <= function(x) <= aim, for a function that falls
-    with x.
+    """(x, exponent) with aim - slack <= function(x) <= aim, for a function that falls with x.
 
     Steps follow the power law x^exponent through the last two points, kept within what is known of the
     root. Where the function jumps over the interval, x is next to the jump on its lower side; where it
@@ -66,8 +65,7 @@ def _next(
 
 
 def last_fitting(cost: Callable[[int], float], limit: float, *, guess: int, most: int) -> int:
-    """The n below `most` with cost(n) <= limit < cost(n + 1), for a cost that rises with n and is within
-    the limit at 0.
+    """The n with cost(n) <= limit < cost(n + 1), for a cost that rises with n and is within the limit at 0.
 
     Secant steps, each followed by a look at the neighbour that would end the search; halving if they take
     too long.

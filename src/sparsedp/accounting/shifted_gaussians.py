@@ -154,8 +154,7 @@ class SampledReplacement:
 
 
 def truncated_poisson_gaussian(size: int, rate: float, batch: int, sigma: float) -> Pair:
-    """Poisson batches cut at `batch` examples (Chua et al. 2025): with some probability the record
-    displaces another.
+    """Poisson batches cut at `batch` examples (Chua et al. 2025): the record may displace another.
 
     Given that the batch is full, the record is in it with the conditional probability below and then takes
     the place of another (a change of two sensitivities, bounded by the replacement pair); otherwise it is

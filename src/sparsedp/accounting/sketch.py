@@ -93,7 +93,7 @@ class Sketch:
         return _minimum(lambda log_tilt: max(log_delta(log_tilt), -690.0))  # a float's smallest delta
 
     def activity(self, steps: Sequence[float]) -> float:
-        """About how many copies leave their most likely grid point, which is what an FFT rounds; 0 if it needs none."""
+        """About how many copies leave their most likely grid point, which is what an FFT rounds; 0 without FFT."""
         if len(self.parts) == 1 and self.parts[0].count == 1:
             return 0.0
         moved = (
@@ -103,8 +103,7 @@ class Sketch:
         return 1 + sum(moved)
 
     def gentle_tilt(self, saddle: float, epsilon: float, log_noise: float) -> float:
-        """About the least tilt under which noise of e^log_noise, relative to the bulk, does not matter at
-        `epsilon`.
+        """About the least tilt under which noise of e^log_noise, relative to the bulk, is not felt at `epsilon`.
 
         Noise in tilted masses is felt at `epsilon` times e^(K(tilt) - tilt epsilon), which falls until the
         saddle. Less tilt means lighter upper tails, hence a smaller window: so no more than needed, or than

@@ -1,5 +1,4 @@
-"""Composed privacy losses, tilted so that the part which decides the answer is the bulk of the
-distribution.
+"""Composed privacy losses, tilted so that the losses which decide the answer are the bulk.
 
 Tilting multiplies the mass at a loss by e^(tilt loss). It commutes with composition, and it makes the
 rounding errors of an FFT relative to the delta asked for instead of relative to 1.
@@ -184,8 +183,8 @@ def _power(weights: Array, mode: int, count: int, size: int) -> Array:
     """The weights convolved with themselves `count` times, modulo `size`, with index 0 for `count * mode`.
 
     The heaviest weight p stands apart: with z the FFT of the others over p, what is transformed back is
-    p^count ((1 + z)^count - 1). Where nearly all the weight is on one point, the rounding of both transforms is then as
-    small as the rest of it, and not as large as 1.
+    p^count ((1 + z)^count - 1). Where nearly all the weight is on one point, the rounding of both
+    transforms is then as small as the rest of it, and not as large as 1.
     """
     rest = np.zeros(size)
     rest[: len(weights) - mode] = weights[mode:]

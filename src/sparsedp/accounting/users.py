@@ -15,8 +15,7 @@ _NEGLIGIBLE = 1e-30
 def user_step_event(
     noise_multiplier: float, sampling_rate: float, rows_per_user: int
 ) -> MixtureOfGaussiansDpEvent:
-    """One Gaussian step on a Poisson batch of examples, as seen by a user with at most `rows_per_user`
-    rows.
+    """A Gaussian step on a Poisson batch of examples, as seen by a user of at most `rows_per_user` rows.
 
     Guarantee: add-or-remove-one *user*; releases the noisy sum of clipped examples (noise multiplier with
     respect to one example). Proof: of the user's rows Binomial(rows, rate) are in the batch, each moves the

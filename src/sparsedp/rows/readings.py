@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -171,21 +171,31 @@ class Readings:
         squares = (sums * own).square().sum(dim=1).double().numpy()
         return _sums(order.pair_example[pairs], squares, self.batch_size)
 
-    def row_sums(self, place: int, row_survives: NDArray[np.bool_], weights: Tensor) -> tuple[Ints, Tensor]:
-        """For table number ``place``: its surviving touched rows and ``sum_i weights[i] * G_i[row]`` of each."""
-        occurrences, order = self._occurrences[place], self.order
-        first, last = int(order.table_bounds[place]), int(order.table_bounds[place + 1])
-        kept = first + row_survives[first:last].nonzero()[0]
-        if occurrences is None or not kept.size:
-            return np.empty(0, dtype=np.int64), torch.empty(0, self.space.tables[place].dim)
+    def row_sums(
+        self, row_survives: NDArray[np.bool_], weights: Tensor
+    ) -> Iterator[tuple[int, Ints, Tensor]]:
+        """For each table: its number, its surviving touched rows and ``sum_i weights[i] * G_i[row]`` of each.
+
+        Tables of which no touched row survives are left out.
+        """
+        order, offsets = self.order, self.space.offsets
+        kept = row_survives.nonzero()[0]
         lengths = order.row_starts[kept + 1] - order.row_starts[kept]
-        if kept.size == last - first:
-            taken = order.position[order.row_starts[first] : order.row_starts[last]]
+        if kept.size == order.rows.size:
+            position = order.position
         else:
-            taken = order.position[expand_ranges(order.row_starts[kept], lengths)]
-        starts = lengths.cumsum() - lengths
-        sums = segment_sums(occurrences, taken - self._starts[place], starts, weights)
-        return order.rows[kept] - self.space.offsets[place], sums
+            position = order.position[expand_ranges(order.row_starts[kept], lengths)]
+        ends = lengths.cumsum()
+        bounds = kept.searchsorted(order.table_bounds)
+        for place, occurrences in enumerate(self._occurrences):
+            first, last = int(bounds[place]), int(bounds[place + 1])
+            if occurrences is None or first == last:
+                continue
+            begin = int(ends[first] - lengths[first])
+            taken = position[begin : int(ends[last - 1])] - self._starts[place]
+            starts = ends[first:last] - lengths[first:last] - begin
+            sums = segment_sums(occurrences, taken, starts, weights)
+            yield place, order.rows[kept[first:last]] - offsets[place], sums
 
 
 def segment_sums(readings: Occurrences, taken: Ints, starts: Ints, weights: Tensor | None) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -107,10 +107,10 @@ class LogicalBatch:
         return self.dense_squared_norms + self.scales**2 * tables
 
     def row_sums(
-        self, place: int, survives: NDArray[np.bool_], weights: Tensor
-    ) -> tuple[NDArray[np.int64], Tensor]:
-        """Surviving touched rows of table number ``place`` and their weighted sums."""
-        return self._readings.row_sums(place, survives, weights)
+        self, survives: NDArray[np.bool_], weights: Tensor
+    ) -> Iterator[tuple[int, NDArray[np.int64], Tensor]]:
+        """For each table: its number, its surviving touched rows and their weighted sums."""
+        return self._readings.row_sums(survives, weights)
 
     def accumulate_dense(self, name: str, out: Tensor, weights: Tensor) -> None:
         """``out += sum_i weights[i] * G_i`` for the dense parameter ``name``."""
@@ -140,8 +140,8 @@ class ScoredBatch:
         everything = np.ones(batch.touched, dtype=np.bool_)
         weights = batch.clip_weights(batch.squared_norms(everything), rule.clip) / rule.batch
         ids, norms = [np.empty(0, dtype=np.int64)], [np.empty(0)]
-        for place, table in enumerate(self.space.selectable):
-            rows, sums = batch.row_sums(place, everything, weights)
-            ids.append(self.space.number(table.name, rows))
-            norms.append(torch.linalg.vector_norm(sums, dim=1).double().numpy())
+        for place, rows, sums in batch.row_sums(everything, weights):
+            if place < len(self.space.selectable):
+                ids.append(rows + self.space.offsets[place])
+                norms.append(torch.linalg.vector_norm(sums, dim=1).double().numpy())
         return RowCounts(np.concatenate(ids), np.concatenate(norms))

@@ -168,20 +168,21 @@ def _accumulate(
     """Add the weighted sums of the examples' gradients to the buffer."""
     for name, out in layout.dense_views(flat).items():
         batch.accumulate_dense(name, out, weights)
-    for place, selected in layout.noised:
-        touched, sums = batch.row_sums(place, survives, weights)
-        if touched.size:
-            lines = touched if selected is None else np.searchsorted(selected, touched)
-            if place in layout.masks:
-                sums = sums * layout.masks[place][1][torch.from_numpy(lines)]
-            layout.table_view(flat, place).index_add_(0, torch.from_numpy(lines), sums)
+    if not layout.noised:
+        return
+    for place, touched, sums in batch.row_sums(survives, weights):
+        selected = layout.rows[place]
+        lines = torch.from_numpy(touched if selected is None else selected.searchsorted(touched))
+        if place in layout.masks:
+            sums = sums * layout.masks[place][1][lines]
+        layout.table_view(flat, place).index_add_(0, lines, sums)
 
 
 def _touched_rows(
     batch: LogicalBatch, survives: NDArray[np.bool_], weights: Tensor
 ) -> dict[str, RowGradient]:
-    touched = {}
-    for place, table in enumerate(batch.space.tables):
-        rows, sums = batch.row_sums(place, survives, weights)
-        touched[table.name] = RowGradient(torch.from_numpy(rows), sums)
+    nothing = torch.empty(0, dtype=torch.int64)
+    touched = {table.name: RowGradient(nothing, torch.empty(0, table.dim)) for table in batch.space.tables}
+    for place, rows, sums in batch.row_sums(survives, weights):
+        touched[batch.space.tables[place].name] = RowGradient(torch.from_numpy(rows), sums)
     return touched

@@ -1,0 +1,138 @@
+"""Reports of runs: the statement in plain words, figures, charts; read by a browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.browser import marks, opened
+from support.runs import config
+
+from sparsedp.report import FinishedRun, write_report
+from sparsedp.report.run_report import auc_against_epsilon, privacy_card
+from sparsedp.runs import RunFolder
+
+STATEMENT = {
+    "epsilon": 1.98,
+    "delta": 1e-5,
+    "adjacency": "add-or-remove-one",
+    "unit": "example",
+    "released": "the model after every step",
+    "private": True,
+    "notes": [],
+}
+
+
+def finished(path: Path, algorithm: str = "adafest", *, auc: float = 0.6, **changes: Any) -> Path:
+    """A folder as a finished run leaves it."""
+    folder = RunFolder(path)
+    folder.create(config(algorithm, **changes))
+    private = algorithm != "non-private"
+    for step in (40, 80):
+        folder.log({"step": step, "auc": auc - 1 / step, "log_loss": 0.6, "epsilon": 1.0, "rows": 10.0})
+    result: dict[str, Any] = {
+        "auc": auc,
+        "log_loss": 0.61,
+        "held_out_rows": 100,
+        "steps": 80,
+        "training_rows": 900,
+        "rows": 11.0 if private else None,
+        "gradient_size": 44.0 if private else None,
+        "table_coordinates": 40_000,
+        "reduction": 909.1 if private else None,
+        "rows_per_table": {"embeddings.0": 4.0, "embeddings.1": 7.0} if private else {},
+        "examples_per_second": 1234.0,
+        "seconds": 3.0,
+        "noise_multiplier": 1.1 if private else None,
+        "statement": STATEMENT if private else None,
+    }
+    folder.write_json("result", result)
+    return path
+
+
+def test_a_comparison_in_the_browser(tmp_path: Path, browser: Any) -> None:
+    runs = [
+        finished(tmp_path / "plain", "non-private", auc=0.7),
+        finished(tmp_path / "one", epsilon=1.0),
+        finished(tmp_path / "three", epsilon=3.0, auc=0.64),
+        finished(tmp_path / "dense", "dp-sgd", epsilon=3.0, auc=0.63),
+    ]
+    page, errors, requests = opened(
+        browser, write_report(runs, tmp_path / "report.html"), viewport={"width": 390, "height": 844}
+    )
+    assert len(marks(page)) == 4
+    assert all(count > 0 for count in marks(page))
+    assert errors == []
+    assert [url for url in requests if not url.startswith(("file:", "data:", "blob:"))] == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    text = page.locator("main").inner_text()
+    for words in ("4 runs compared", "NOT PRIVATE", "DP-AdaFEST, epsilon 3", "add-or-remove-one", "AUC against epsilon"):
+        assert words in text
+    page.screenshot(path=tmp_path / "report.png", full_page=True)
+    page.context.close()
+
+
+def test_a_single_run_names_everything_a_reviewer_needs(tmp_path: Path) -> None:
+    path = write_report([finished(tmp_path / "run")], tmp_path / "out" / "report.html")
+    text = path.read_text().rsplit("</script></head>", 1)[1]
+    for words in (
+        "sparsedp: DP-AdaFEST, epsilon 2",
+        "add-or-remove-one",
+        "unit: example",
+        "the model after every step",
+        "909.1x",
+        "0.6000",
+        "1e-05",
+        "held-out",
+    ):
+        assert words in text
+    assert "AUC against epsilon" not in text  # one budget only
+    assert "NOT PRIVATE" not in text
+
+
+def test_a_seeded_run_is_called_not_private(tmp_path: Path) -> None:
+    run = FinishedRun.read(finished(tmp_path / "run"))
+    run.result["statement"] = {**STATEMENT, "private": False, "notes": ["the noise is seeded"]}
+    card = privacy_card(run)
+    assert "NOT PRIVATE: the noise is seeded" in card
+    assert "can hardly tell" not in card
+    assert "can hardly tell" in privacy_card(FinishedRun.read(tmp_path / "run"))
+
+
+def test_names_from_outside_are_escaped(tmp_path: Path) -> None:
+    run = finished(tmp_path / "run", data="<img src=x onerror=alert(1)>")
+    assert "<img" not in write_report([run], tmp_path / "report.html").read_text().rsplit("<body>", 1)[1]
+
+
+def test_auc_against_epsilon_has_one_line_an_algorithm(tmp_path: Path) -> None:
+    runs = [
+        FinishedRun.read(finished(tmp_path / "three", epsilon=3.0, auc=0.64)),
+        FinishedRun.read(finished(tmp_path / "one", epsilon=1.0, auc=0.6)),
+        FinishedRun.read(finished(tmp_path / "dense", "dp-sgd", epsilon=3.0, auc=0.63)),
+        FinishedRun.read(finished(tmp_path / "plain", "non-private", auc=0.7)),
+    ]
+    figure = auc_against_epsilon(runs)
+    lines = {trace.name: (list(trace.x), list(trace.y)) for trace in figure.data}
+    assert lines == {"DP-AdaFEST": ([1.0, 3.0], [0.6, 0.64]), "DP-SGD": ([3.0], [0.63])}
+    assert figure.layout.shapes[0].y0 == 0.7
+
+
+def test_a_streaming_run_has_a_report_too(tmp_path: Path) -> None:
+    run = finished(tmp_path / "run", period=1)
+    result = RunFolder(run).read_json("result")
+    assert result is not None
+    del result["noise_multiplier"], result["held_out_rows"]
+    RunFolder(run).write_json("result", {**result, "periods": 3, "next_period_auc": [0.5, 0.6, 0.6]})
+    assert write_report([run], tmp_path / "report.html").exists()
+
+
+def test_what_is_not_finished_is_refused(tmp_path: Path) -> None:
+    RunFolder(tmp_path / "begun").create(config())
+    with pytest.raises(ValueError, match="begun is not finished"):
+        write_report([tmp_path / "begun"], tmp_path / "report.html")
+    with pytest.raises(ValueError, match="holds no run"):
+        write_report([tmp_path / "nothing"], tmp_path / "report.html")
+    with pytest.raises(ValueError, match="^runs: "):
+        write_report([], tmp_path / "report.html")
+    assert not (tmp_path / "report.html").exists()
