@@ -13,14 +13,18 @@ from sparsedp.cli.errors import refuse_bad_input
 from sparsedp.cli.train import progress_bar
 
 ALGORITHMS = ("non-private", "dp-sgd", "adafest")
-SETTINGS: dict[str, Any] = {"batch_size": 2048, "evaluate_every": 40, "holdout": 0.1}
+SETTINGS: dict[str, Any] = {
+    "batch_size": 2048,
+    "evaluate_every": 40,
+    "model_options": {"hidden": [128, 64], "dims": [4] * 26},  # small enough for a few minutes on two cores
+}
 
 
 @refuse_bad_input
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the runs and report.html.")] = Path("demo"),
     rows: Annotated[int, typer.Option(help="Generated clicks.")] = 400_000,
-    epsilon: Annotated[float, typer.Option(help="Budget of both private runs.")] = 3.0,
+    epsilon: Annotated[float, typer.Option(help="Budget of both private runs.")] = 1.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
 ) -> None:
     """Train on generated clicks without privacy, with DP-SGD and with DP-AdaFEST at the same epsilon."""

@@ -38,10 +38,10 @@ class RunConfig(BaseModel):
     epochs: Positive = 1.0
     batch_size: Count = 2048
     physical_batch_size: Count | None = None
-    max_grad_norm: Positive = 1.0
+    max_grad_norm: Positive = 5.0
     model: str = "pctr"
     model_options: dict[str, Any] = {}
-    learning_rate: Positive = 0.5
+    learning_rate: Positive = 1.0
     """Of the dense layers (SGD)."""
     table_learning_rate: Positive = 25.0
     """Of the tables, which want tens of times more: a row is seen by few examples of a batch."""
