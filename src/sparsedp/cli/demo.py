@@ -23,7 +23,7 @@ SETTINGS: dict[str, Any] = {
 @refuse_bad_input
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the runs and report.html.")] = Path("demo"),
-    rows: Annotated[int, typer.Option(help="Generated clicks.")] = 400_000,
+    rows: Annotated[int, typer.Option(help="Generated clicks.")] = 1_000_000,
     epsilon: Annotated[float, typer.Option(help="Budget of both private runs.")] = 1.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
 ) -> None:
