@@ -12,8 +12,8 @@ from fest_studies import DataSet, Grid, runs_of, write_study
 from sparsedp.report.figures import averaged, heat_map, knob_curves
 
 EPSILON = 3.0
-RATIOS = [1.0, 2.0, 5.0, 10.0]
-THRESHOLDS = [10.0, 20.0, 50.0, 100.0]
+RATIOS = [1.0, 2.0, 5.0]
+THRESHOLDS = [10.0, 30.0, 100.0]
 NORMS = [1.0, 3.5, 10.0]
 
 

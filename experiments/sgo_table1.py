@@ -136,7 +136,7 @@ class _Study:
                 continue
             squares = []
             # The same seeds for every method: they are compared on the same noise.
-            for seed in range(2 if method == "recovery" else self.runs * max(2, 2**15 // d)):
+            for seed in range(2 if method == "recovery" else self.runs * max(2, 2**13 // d)):
                 answer = private_sparse_mean(
                     rows,
                     epsilon=EPSILON,

@@ -86,7 +86,7 @@ def test_noise_and_divisors_are_those_of_the_specification(monkeypatch: pytest.M
 
 def test_batches_are_poisson_and_split_by_fair_coins(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = _means(monkeypatch)
-    size, level, runs = 64, 3, 2000
+    size, level, runs = 64, 3, 1000
     loss = FixedGradients(sparse.csr_array(np.ones((size, 1)) / 2))
     sgd, source = BiasReducedSGD(l2_bound=1.0, sparsity=1, step_size=0.1), NoiseSource(2)
     for _ in range(runs):
@@ -137,7 +137,7 @@ def test_the_estimate_telescopes_to_the_largest_batch() -> None:
 
     The gradients sit on a corner of the ball, where the projection is biased. Six standard errors: 2e-9 an alarm.
     """
-    size, kappa, runs = 8, 1.0, 2500
+    size, kappa, runs = 8, 1.0, 1500
     rows = np.tile([0.8, 0.6, 0.0], (size, 1))
     loss = FixedGradients(sparse.csr_array(rows))
     sgd, source = BiasReducedSGD(l2_bound=1.0, sparsity=1, step_size=0.1), NoiseSource(5)
@@ -168,7 +168,7 @@ def test_the_estimate_telescopes_to_the_largest_batch() -> None:
 
 def test_audit_of_one_step() -> None:
     """Everybody sampled, one example more along e1: the releases that carry it, against Gaussian(kappa/sqrt 2)."""
-    size, kappa, delta, runs = 4, 4.0, 1e-2, 1000
+    size, kappa, delta, runs = 4, 4.0, 1e-2, 800
     claimed = analytic_gaussian_epsilon(delta, math.sqrt(2) / kappa)
     quiet = sparse.csr_array((size, 3))
     loud = sparse.csr_array(np.vstack([np.zeros((size, 3)), [1e9, 0.0, 0.0]]))

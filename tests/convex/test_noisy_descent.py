@@ -71,13 +71,14 @@ def test_audit_and_noise_that_ignores_the_number_of_steps():
     other[0] = -1.0
     pair = tuple(LinearRisk(rows, t, LogisticLoss(), 1.0, 1.0) for t in (targets, other))
 
+    source = NoiseSource(seed=0)
+
     def released(risk, stream):
-        source = NoiseSource(seed=0)
         source.noise = stream
         return noisy_descent(risk, epsilon=epsilon, delta=delta, steps=steps, source=source).x
 
     arguments = {"delta": delta, "claimed": epsilon, "stream": NoiseSource(seed=3).noise}
-    right = audit(repeated(released, lambda x: float(x[0])), pair, runs=4000, **arguments)
+    right = audit(repeated(released, lambda x: float(x[0])), pair, runs=600, **arguments)
     assert not right.refuted
 
     std = 2 * 0.5 / n * analytic_gaussian_sigma(epsilon, delta)  # not times sqrt(steps)
@@ -90,7 +91,7 @@ def test_audit_and_noise_that_ignores_the_number_of_steps():
             look, x = moved + momentum(step) * (moved - x), moved
         return x
 
-    assert audit(too_quiet, pair, runs=400_000, **arguments).refuted
+    assert audit(too_quiet, pair, runs=100_000, **arguments).refuted
 
 
 def test_steps_are_chosen_so_that_noise_alone_stays_within_the_free_margin():

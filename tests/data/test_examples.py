@@ -11,9 +11,9 @@ from sparsedp.data.schema import Feature, Schema
 
 
 def test_numbers_are_logged_with_their_sign_and_missing_ones_are_zero():
-    values = pl.DataFrame({"x": [0.0, 1.0, 1e6, -1.0, -3.0, None, math.nan]})
+    values = pl.DataFrame({"x": [0.0, 1.0, 1e6, -1.0, -3.0, None, math.nan, math.inf, -math.inf]})
     found = values.select(log_transform(pl.col("x")))["x"]
-    expected = [0, math.log(2), math.log1p(1e6), -math.log(2), -math.log(4), 0, 0]
+    expected = [0, math.log(2), math.log1p(1e6), -math.log(2), -math.log(4), 0, 0, 0, 0]
     assert found.to_list() == pytest.approx(expected, rel=1e-6)
     assert found.dtype == pl.Float32
 

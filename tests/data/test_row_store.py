@@ -1,12 +1,11 @@
 import errno
-import json
 
 import numpy as np
 import polars as pl
 import pytest
 
 from sparsedp.data import HashRule, Label, prepare
-from sparsedp.data.row_store import open_rows
+from sparsedp.data.row_store import STAMP, open_rows
 from sparsedp.data.schema import Schema
 from sparsedp.data.table import Columns, Table
 
@@ -58,7 +57,7 @@ def test_the_layout_is_made_once_and_again_when_the_folder_changed(folder):
     (folder / "rows" / "label.npy").unlink()
     with pytest.raises(FileNotFoundError):
         open_rows(folder, schema)
-    (folder / "rows" / "of.json").write_text(json.dumps({"schema": "another"}))
+    (folder / "rows" / STAMP).write_text("another schema")
     assert len(open_rows(folder, schema)) == 100
 
 
@@ -77,3 +76,11 @@ def test_a_full_disk_is_an_error_and_leaves_nothing_that_looks_finished(folder, 
         with pytest.raises(OSError, match=r"no space left in"):
             open_rows(folder, Schema.read(folder))
     assert len(open_rows(folder, Schema.read(folder))) == 100
+
+
+def test_a_finished_layout_needs_no_writing(folder):
+    schema = Schema.read(folder)
+    open_rows(folder, schema)
+    (folder / "rows" / "lock").unlink()
+    open_rows(folder, schema)
+    assert not (folder / "rows" / "lock").exists(), "so that data can lie on a disk that is read-only"

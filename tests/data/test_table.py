@@ -117,7 +117,8 @@ def test_malformed_lines_are_named(tmp_path):
     reasons = {bad.line: bad.reason for bad in examples.malformed}
     assert sorted(reasons) == [3, 4, 5, 6, 8]
     assert reasons[3] == "2 columns instead of 3"
-    assert reasons[4] == "price is 'cheap', not usable"
+    assert reasons[4] == "price is 'cheap', which is of no use"
+    assert reasons[5] == "click is missing"
     assert reasons[8] == "4 columns instead of 3"
 
 
@@ -205,3 +206,5 @@ def test_roles_must_not_collide():
         Table.of([Path("x.csv")], COLUMNS, separator="||")
     with pytest.raises(ValueError, match=r"^files: at least one"):
         Table.of([], COLUMNS)
+    with pytest.raises(ValueError, match=r"^files: Parquet and text cannot be mixed"):
+        Table.of([Path("x.csv"), Path("y.parquet")], COLUMNS)

@@ -52,6 +52,9 @@ def test_a_learned_vocabulary_is_kept_and_not_paid_for_twice(reader, tmp_path):
             learn_privately(reader, tmp_path / "out", ["same"], selection(1), ledger=ledger)
     assert second.keys["word"].tolist() == first.keys["word"].tolist()
     assert second.statement == first.statement
+    with Ledger.open(tmp_path / "another") as ledger:
+        learn_privately(reader, tmp_path / "out", ["word"], selection(1), ledger=ledger)
+        assert ledger.events() == [(selection(1).event, 1)], "a kept list must be in the ledger that is named"
 
 
 def test_nothing_is_drawn_when_the_budget_is_spent(reader, tmp_path):

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
-from support.browser import marks, opened
+from support.browser import PATIENCE, marks, opened
 
 from sparsedp.report.page import Section, paragraph, table, write_page
 
 NASTY = "<b>\"quoted\" & 'single'</b></script><script>document.title='taken'</script>"
+
+
 def write(path: Path) -> Path:
     lines = go.Figure(go.Scatter(x=[1, 2, 3], y=[0.5, 0.6, 0.7], name="AUC </script>"))
     bars = go.Figure(go.Bar(x=[10, 2000], y=["one", "two"], orientation="h"))
@@ -64,7 +66,7 @@ def test_dark_mode_changes_page_and_charts(browser: Any, tmp_path: Path) -> None
     before = page.evaluate(colours)
     light = [luminance(colour) for colour in before]
     page.emulate_media(color_scheme="dark")
-    page.wait_for_function(f"before => ({colours})()[2] !== before", arg=before[2], timeout=30_000)
+    page.wait_for_function(f"before => ({colours})()[2] !== before", arg=before[2], timeout=PATIENCE)
     dark = [luminance(colour) for colour in page.evaluate(colours)]
     assert light[0] > 200 > 100 > light[1]
     assert light[2] < 100
@@ -93,7 +95,9 @@ def test_nothing_is_loaded_from_elsewhere(tmp_path: Path) -> None:
 
 
 def test_a_page_without_charts_carries_no_library(tmp_path: Path) -> None:
-    write_page(tmp_path / "deep" / "page.html", "Plain", paragraph("text"), [Section("Only words", "<p>x</p>")])
+    write_page(
+        tmp_path / "deep" / "page.html", "Plain", paragraph("text"), [Section("Only words", "<p>x</p>")]
+    )
     text = (tmp_path / "deep" / "page.html").read_text()
     assert len(text) < 10_000
     assert "<script" not in text

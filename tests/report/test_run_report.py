@@ -67,7 +67,13 @@ def test_a_comparison_in_the_browser(tmp_path: Path, browser: Any) -> None:
     assert [url for url in requests if not url.startswith(("file:", "data:", "blob:"))] == []
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     text = page.locator("main").inner_text()
-    for words in ("4 runs compared", "NOT PRIVATE", "DP-AdaFEST, epsilon 3", "add-or-remove-one", "AUC against epsilon"):
+    for words in (
+        "4 runs compared",
+        "NOT PRIVATE",
+        "DP-AdaFEST, epsilon 3",
+        "add-or-remove-one",
+        "AUC against epsilon",
+    ):
         assert words in text
     page.screenshot(path=tmp_path / "report.png", full_page=True)
     page.context.close()
@@ -133,6 +139,6 @@ def test_what_is_not_finished_is_refused(tmp_path: Path) -> None:
         write_report([tmp_path / "begun"], tmp_path / "report.html")
     with pytest.raises(ValueError, match="holds no run"):
         write_report([tmp_path / "nothing"], tmp_path / "report.html")
-    with pytest.raises(ValueError, match="^runs: "):
+    with pytest.raises(ValueError, match=r"^runs: "):
         write_report([], tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()

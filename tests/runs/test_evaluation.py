@@ -81,5 +81,3 @@ def test_an_unfinished_run_has_no_model_yet(tmp_path: Path) -> None:
     RunFolder(tmp_path / "run").create(config())
     with pytest.raises(ValueError, match="no trained model yet"):
         evaluate_run(tmp_path / "run")
-
-

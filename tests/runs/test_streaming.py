@@ -32,9 +32,9 @@ def test_periods_are_disjoint_and_later_ones_are_held_out() -> None:
     assert [set(period.time.tolist()) for period in training] == [{0}, {1}, {2}]
     assert [set(period.time.tolist()) for period in later] == [{3}]
     assert set(held_out(asked(train_periods=1), data).time.tolist()) == {1, 2, 3}
-    with pytest.raises(ValueError, match="^train_periods must leave"):
+    with pytest.raises(ValueError, match=r"^train_periods must leave"):
         split_periods(asked(train_periods=4), data)
-    with pytest.raises(ValueError, match="^train_periods must leave"):
+    with pytest.raises(ValueError, match=r"^train_periods must leave"):
         split_periods(asked(period=10), data)
 
 
@@ -134,11 +134,15 @@ def stop_at(step: int) -> Callable[[Progress], None]:
 
 @pytest.mark.parametrize(
     ("algorithm", "changes"),
-    [("adafest", {}), ("fest", {}), ("fest", {"frequencies": "all"}), ("adafest+", {"frequencies": "first"}), ("non-private", {})],
+    [
+        ("adafest", {}),
+        ("fest", {}),
+        ("fest", {"frequencies": "all"}),
+        ("adafest+", {"frequencies": "first"}),
+        ("non-private", {}),
+    ],
 )
-def test_an_interrupted_stream_ends_the_same(
-    algorithm: str, changes: dict[str, Any], tmp_path: Path
-) -> None:
+def test_an_interrupted_stream_ends_the_same(algorithm: str, changes: dict[str, Any], tmp_path: Path) -> None:
     """Broken in the first and in the second period: same weights and figures, and both attempts are paid."""
     whole = stream(asked(algorithm, **changes), tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
@@ -173,7 +177,7 @@ def test_the_model_is_evaluated_on_later_periods(tmp_path: Path) -> None:
 
 
 def test_a_period_must_be_given(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="^period: "):
+    with pytest.raises(ValueError, match=r"^period: "):
         stream(asked(period=None), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -184,5 +188,5 @@ def test_data_without_time_is_named() -> None:
     timeless = type(examples)(examples.numeric, examples.ids, examples.label)
     from sparsedp.data import ClickData
 
-    with pytest.raises(ValueError, match="^time: "):
+    with pytest.raises(ValueError, match=r"^time: "):
         split_periods(asked(), ClickData(timeless, data.schema))

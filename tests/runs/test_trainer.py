@@ -54,9 +54,9 @@ def test_every_algorithm_trains_into_its_folder(algorithm: str, tmp_path: Path) 
     assert "NOT PRIVATE" in privacy
     assert result.noise_multiplier is not None
     assert result.noise_multiplier > 0.5
-    assert sum(count for _, count in Ledger.read(folder.ledger).events()) == 4 + algorithm.endswith(("fest", "+")) * (
-        algorithm != "adafest"
-    )
+    assert sum(count for _, count in Ledger.read(folder.ledger).events()) == 4 + algorithm.endswith(
+        ("fest", "+")
+    ) * (algorithm != "adafest")
     assert result.reduction is not None
     assert result.gradient_size is not None
     assert result.rows == pytest.approx(sum(result.rows_per_table.values()))
@@ -125,9 +125,7 @@ RESUMED = [
 
 
 @pytest.mark.parametrize(("algorithm", "changes"), RESUMED)
-def test_an_interrupted_run_ends_the_same(
-    algorithm: str, changes: dict[str, Any], tmp_path: Path
-) -> None:
+def test_an_interrupted_run_ends_the_same(algorithm: str, changes: dict[str, Any], tmp_path: Path) -> None:
     """Stopped at step 1 (nothing saved yet) and at step 5 (two steps after the checkpoint), bit by bit."""
     asked = config(algorithm, batch_size=250, evaluate_every=2, checkpoint_every=3, **changes)
     train(asked, tmp_path / "whole")
@@ -190,7 +188,7 @@ def test_watchers_see_public_figures_only(tmp_path: Path) -> None:
 
 
 def test_a_period_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="^period: "):
+    with pytest.raises(ValueError, match=r"^period: "):
         train(config(period=1), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

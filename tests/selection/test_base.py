@@ -107,5 +107,3 @@ def test_nothing_to_choose_in_is_fine() -> None:
         space = ALL[name].divide([TableShape("small", 10, 2)])
         rule = ALL[name].rule(space, noise_multiplier=1.0, clip=1.0, batch=10)
         assert rule.select(GivenBatch(space), NoiseSource(1).selection).rows.size == 0
-
-

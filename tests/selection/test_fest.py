@@ -78,7 +78,9 @@ def test_a_loader_and_its_counts_choose_the_same_rows() -> None:
         selection = sdp.FEST.private_top_k(source, k, mu=1e6, always_on_rows=10)
         space = selection.divide(TABLES)
         fest = selection.resolve(
-            TABLES, lambda given, norm: count_rows(model, capture, given, norm, space), NoiseSource(2).selection
+            TABLES,
+            lambda given, norm: count_rows(model, capture, given, norm, space),
+            NoiseSource(2).selection,
         )
         return fest.sorted_rows["large"].tolist()
 
@@ -135,7 +137,10 @@ BAD: list[tuple[str, Callable[[], object]]] = [
     ("counts of 'large' must", lambda: sdp.FEST.from_public_counts({"large": [math.nan]}, 1)),
     ("counts of 'large' must", lambda: sdp.FEST.from_public_counts({"large": [-1.0]}, 1)),
     ("counts of 'large' must", lambda: sdp.FEST.from_public_counts({"large": ([1, 2], [1.0])}, 1)),
-    ("counts of 'large' names a row twice", lambda: sdp.FEST.from_public_counts({"large": ([1, 1], [1, 1])}, 1)),
+    (
+        "counts of 'large' names a row twice",
+        lambda: sdp.FEST.from_public_counts({"large": ([1, 1], [1, 1])}, 1),
+    ),
     (
         "counts of 'large' has id 300",
         lambda: sdp.FEST.private_top_k({"large": [1.0] * 301}, 1, always_on_rows=10).resolve(

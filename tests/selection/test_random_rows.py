@@ -47,9 +47,7 @@ def test_a_huge_space_costs_only_the_sample() -> None:
 
 
 def test_rows_do_not_depend_on_the_batch() -> None:
-    rule = sdp.RandomSelection(rows=4, always_on_rows=5).rule(
-        SPACE, noise_multiplier=1.0, clip=1.0, batch=1
-    )
+    rule = sdp.RandomSelection(rows=4, always_on_rows=5).rule(SPACE, noise_multiplier=1.0, clip=1.0, batch=1)
     chosen = [
         rule.select(batch, NoiseSource(3).selection).rows.tolist()
         for batch in (GivenBatch(SPACE), GivenBatch(SPACE, counts_of(r1=9.0), counts_of(r1=9.0)))

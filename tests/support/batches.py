@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-
 from numpy.typing import NDArray
 from torch import Tensor, nn
 

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+PATIENCE = 180_000
+"""Milliseconds that a busy machine may take to draw a page."""
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 
 
@@ -21,7 +23,7 @@ def chromium() -> Iterator[Any]:
         pytest.skip("no Chromium is installed")
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=QUIET, timeout=PATIENCE)
         yield browser
         browser.close()
 
@@ -34,13 +36,15 @@ def opened(browser: Any, path: Path, **options: Any) -> tuple[Any, list[str], li
     page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.on("request", lambda request: requests.append(request.url))
-    page.goto(path.as_uri(), timeout=60_000)
-    page.wait_for_selector(".chart svg.main-svg", timeout=60_000)
+    page.goto(path.as_uri(), timeout=PATIENCE)
+    page.wait_for_selector(".chart svg.main-svg", timeout=PATIENCE)
     return page, errors, requests
 
 
 def marks(page: Any) -> list[int]:
     """How many lines and bars each chart has."""
-    count = "each => each.map(chart => chart.querySelectorAll('.trace path.js-line, .trace .point path').length)"
+    count = (
+        "each => each.map(chart => chart.querySelectorAll('.trace path.js-line, .trace .point path').length)"
+    )
     found: list[int] = page.eval_on_selector_all(".chart", count)
     return found

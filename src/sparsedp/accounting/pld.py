@@ -23,6 +23,9 @@ def tolerance(epsilon: float) -> float:
     return max(2e-4 * min(epsilon, 1.0), 2e-5 * epsilon, 1e-7)
 
 
+_RELATIVE = 1e-3  # how far above the exact delta a bound may lie
+
+
 @dataclass(frozen=True)
 class Answer:
     """An upper bound on an epsilon, and whether a finer grid would move it by no more than the tolerance."""
@@ -51,7 +54,7 @@ def epsilon_answer(events: Events, delta: float, slack: float = 1.0) -> Answer:
 
 
 def delta_bound(events: Events, epsilon: float) -> float:
-    """An upper bound on delta at `epsilon`, on a grid fine enough to settle that epsilon."""
+    """An upper bound on delta at `epsilon`, above it by about one part in a thousand."""
     try:
         pairs = dominating_pairs(events)
     except NoPrivacy:
@@ -65,17 +68,18 @@ def delta_bound(events: Events, epsilon: float) -> float:
 
 def _delta_one_way(pairs: Pairs, reverse: bool, epsilon: float) -> float:
     """Delta in one direction, first roughly, then on a grid that fits what was found."""
-    delta, log_delta, decay = 1.0, -90.0, math.nan
-    for precision in (0.05, 0.01, 0.0):
-        outline = Outline.of(pairs, reverse=reverse, log_delta=log_delta)
-        saddle, _ = outline.sketch.tilt_for_epsilon(epsilon)
-        grids = outline.grids(
-            saddle, saddle if math.isnan(decay) else decay, max(precision * epsilon, tolerance(epsilon))
-        )
+    outline = Outline.of(pairs, reverse=reverse, log_delta=-90.0)
+    saddle, log_delta = outline.sketch.tilt_for_epsilon(epsilon)
+    delta, decay = 1.0, max(saddle, 1e-9)
+    for precision in (0.1, 0.01, _RELATIVE):
+        # An epsilon off by x makes a delta wrong by a factor of e^(decay x).
+        grids = outline.grids(saddle, decay, max(precision / decay, 1e-9))
         direction = Direction.towards(outline, grids, epsilon=epsilon, log_delta=log_delta, saddle=saddle)
         loss, _ = direction.compose_affordably(grids)
         delta = min(delta, loss.delta_at(epsilon) * (1 + ROUNDING))
-        decay, log_delta = _decay(loss, epsilon), math.log(max(delta, 1e-280))
+        log_delta, decay = math.log(max(delta, 1e-280)), max(_decay(loss, epsilon), 1e-9)
+        outline = Outline.of(pairs, reverse=reverse, log_delta=log_delta)
+        saddle, _ = outline.sketch.tilt_for_epsilon(epsilon)
     return delta
 
 
@@ -122,7 +126,11 @@ def _settle(direction: Direction, delta: float, tolerance: float, enough: float)
 
 
 def _decay(loss: TiltedLoss, epsilon: float) -> float:
-    """-d ln delta / d epsilon around `epsilon`."""
-    gap = max(0.03 * epsilon, 4 * loss.step)
-    here, there = loss.delta_at(epsilon), loss.delta_at(epsilon + gap)
-    return max(math.log(here / there) / gap, 0.0) if there > 0 else loss.tilt
+    """-d ln delta / d epsilon just above `epsilon`."""
+    here, gap = loss.delta_at(epsilon), 0.03 * epsilon or loss.step
+    for _ in range(20):
+        there = loss.delta_at(epsilon + gap)
+        if there > here / 1e6:
+            return max(math.log(here / there) / gap, 0.0)
+        gap /= 2  # beyond the largest loss there is nothing
+    return loss.tilt

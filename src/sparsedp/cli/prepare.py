@@ -88,19 +88,25 @@ def table(
     files: Files,
     out: Out,
     label: Annotated[str, typer.Option(help="A column of 0 and 1, or a comparison: 'delay>15'.")],
-    numeric: Annotated[list[str], typer.Option(help="Numeric columns (repeat, or with commas).")] = [],  # noqa: B006
-    categorical: Annotated[list[str], typer.Option(help="Categorical columns.")] = [],  # noqa: B006
-    multi_hot: Annotated[list[str], typer.Option(help="Columns of several values, such as a|b|c.")] = [],  # noqa: B006
+    numeric: Annotated[
+        list[str] | None, typer.Option(help="Numeric columns (repeat, or with commas).")
+    ] = None,
+    categorical: Annotated[list[str] | None, typer.Option(help="Categorical columns.")] = None,
+    multi_hot: Annotated[
+        list[str] | None, typer.Option(help="Columns of several values, such as a|b|c.")
+    ] = None,
     multi_hot_separator: Annotated[str, typer.Option(help="What stands between those values.")] = "|",
-    cross: Annotated[list[str], typer.Option(help="A crossed feature, hashed: a,b=BUCKETS.")] = [],  # noqa: B006
+    cross: Annotated[list[str] | None, typer.Option(help="A crossed feature, hashed: a,b=BUCKETS.")] = None,
     hashed: Annotated[
-        list[str], typer.Option("--hash", help="Rows of the table of a hashed column: NAME=BUCKETS.")
-    ] = [],  # noqa: B006
+        list[str] | None, typer.Option("--hash", help="Rows of the table of a hashed column: NAME=BUCKETS.")
+    ] = None,
     time: Annotated[
         str | None, typer.Option(help="Column that orders the rows: a number, date or timestamp.")
     ] = None,
     separator: Annotated[str | None, typer.Option(help="Default: tab for .tsv, else comma.")] = None,
-    null: Annotated[list[str], typer.Option(help="A text that stands for a missing value, such as NA.")] = [],  # noqa: B006
+    null: Annotated[
+        list[str] | None, typer.Option(help="A text that stands for a missing value, such as NA.")
+    ] = None,
     vocabulary: VocabularyFile = None,
     vocabulary_epsilon: VocabularyEpsilon = None,
     vocabulary_delta: VocabularyDelta = None,
@@ -115,7 +121,7 @@ def table(
     from sparsedp.data.rules import HashRule
     from sparsedp.data.table import Columns, Table
 
-    crosses = [_name_and_number("cross", text) for text in cross]
+    crosses = [_name_and_number("cross", text) for text in cross or ()]
     columns = Columns(
         label=Label.parse(label),
         numeric=_names(numeric),
@@ -125,7 +131,7 @@ def table(
         multi_hot_separator=multi_hot_separator,
         time=time,
     )
-    rules = {name: HashRule(rows) for name, rows in (_name_and_number("hash", text) for text in hashed)}
+    rules = {name: HashRule(rows) for name, rows in (_name_and_number("hash", text) for text in hashed or ())}
     unknown = sorted(rules.keys() - {*columns.categorical, *columns.multi_hot})
     if unknown:
         raise ValueError(f"hash: {', '.join(unknown)} is neither a categorical nor a multi-hot column")
@@ -133,7 +139,7 @@ def table(
     choice = _VocabularyChoice(
         vocabulary, vocabulary_epsilon, vocabulary_delta, ledger, vocabulary_is_public, min_count
     )
-    reader = Table.of(files, columns, separator="\t" if separator == "\\t" else separator, nulls=null)
+    reader = Table.of(files, columns, separator="\t" if separator == "\\t" else separator, nulls=null or ())
     _prepare(reader, out, rules, choice, strict, as_json)
 
 
@@ -266,8 +272,8 @@ def _progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
         yield lambda done: bar.update(task, completed=done)
 
 
-def _names(texts: Sequence[str]) -> tuple[str, ...]:
-    return tuple(name.strip() for text in texts for name in text.split(",") if name.strip())
+def _names(texts: Sequence[str] | None) -> tuple[str, ...]:
+    return tuple(name.strip() for text in texts or () for name in text.split(",") if name.strip())
 
 
 def _name_and_number(option: str, text: str) -> tuple[str, int]:

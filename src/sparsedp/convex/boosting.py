@@ -3,10 +3,10 @@
 One run succeeds with constant probability only, for its gradients have heavy tails. K runs and a private
 choice make failure exponentially rare. Three ways to pay for it:
 
-- `laplace`: K runs at epsilon/(K+1) each and report-noisy-max at the same, as the paper, with twice its
-noise; - `permute-and-flip`: the same split, and a choice with less regret; - `repetition`: a Poisson number
-of runs, each with a noisy score of its own, of which only the best is released
-  (Papernot and Steinke 2022). The price hardly grows with the number of runs, so each has far more to spend.
+- `laplace`: K runs at epsilon/(K+1) each and report-noisy-max at the same, with twice the paper's noise;
+- `permute-and-flip`: the same split, and a choice with less regret;
+- `repetition`: a Poisson number of runs, each with a noisy score of its own, of which only the best is
+  released (Papernot and Steinke 2022). Its price hardly grows with the number of runs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from functools import partial
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -37,8 +38,9 @@ from sparsedp.convex.batch_schedule import BatchSchedule, pld_schedule, schedule
 from sparsedp.convex.bias_reduced_sgd import BiasReducedSGD
 from sparsedp.convex.gradient_sums import clipped_rows, combine, row_sum
 from sparsedp.convex.protocol import SparseLoss, check_start
+from sparsedp.convex.sparse_projection import SparseVector
 from sparsedp.mechanisms import permute_and_flip, report_noisy_max
-from sparsedp.mechanisms.histogram import Floats
+from sparsedp.mechanisms.histogram import Floats, Ints
 from sparsedp.randomness import NoiseSource
 
 Selection = Literal["repetition", "laplace", "permute-and-flip"]
@@ -90,8 +92,8 @@ def boost(
     epsilon, delta = check_epsilon(epsilon), check_delta(delta)
     if not 0.0 < check_positive("failure", failure) < 0.5:
         raise ValueError(f"failure must lie below 1/2, got {failure}")
-    if selection not in get_args(Selection):
-        raise ValueError(f"selection must be one of {', '.join(get_args(Selection))}, got {selection!r}")
+    if selection not in _PAY:
+        raise ValueError(f"selection must be one of {', '.join(_PAY)}, got {selection!r}")
     task = _Task(
         method,
         loss,
@@ -99,8 +101,7 @@ def boost(
         check_count("size", size, minimum=2),
         _bound(method, loss_range),
     )
-    pay = _repetition if selection == "repetition" else _split
-    x, runs = pay(task, epsilon, delta, failure, selection, max_steps, source)
+    x, runs = _PAY[selection](task, _Budget(epsilon, delta, failure, max_steps), source)
     statement = PrivacyStatement(
         epsilon=epsilon,
         delta=delta,
@@ -159,80 +160,82 @@ class _Task:
         examples = np.arange(self.loss.size)
         chunks = [examples[at : at + _CHUNK] for at in range(0, examples.size, _CHUNK)]
         if self.method.convex:
-            at_start, at_x = (
-                np.concatenate([self.loss.value(point, rows) for rows in chunks]) for point in (self.start, x)
-            )
-            gains = np.nan_to_num(at_start - at_x, nan=0.0)
-            return float(np.clip(gains, -self.bound, self.bound).sum()) / self.size
-        sums = []
+            return sum(self._gain(x, rows) for rows in chunks) / self.size
+        total = SparseVector(np.empty(0, dtype=np.int64), np.empty(0), self.loss.dimension)
         for rows in chunks:
             gradients = clipped_rows(self.loss.gradient_rows(x, rows), self.method.l2_bound)
-            sums.append((1.0, row_sum(gradients, np.ones(rows.size, dtype=bool))))
-        return -float(np.linalg.norm(combine(*sums).values)) / self.size if sums else 0.0
+            total = combine((1.0, total), (1.0, row_sum(gradients, np.ones(rows.size, dtype=bool))))
+        return -float(np.linalg.norm(total.values)) / self.size
+
+    def _gain(self, x: Floats, rows: Ints) -> float:
+        """How much better x is than the start on these examples, each counted within [-B, B]; a NaN counts 0."""
+        gains = np.nan_to_num(self.loss.value(self.start, rows) - self.loss.value(x, rows), nan=0.0)
+        return float(np.clip(gains, -self.bound, self.bound).sum())
+
+
+@dataclass(frozen=True)
+class _Budget:
+    epsilon: float
+    delta: float
+    failure: float
+    max_steps: int
 
 
 def _split(
-    task: _Task,
-    epsilon: float,
-    delta: float,
-    failure: float,
-    selection: Selection,
-    max_steps: int,
-    source: NoiseSource,
+    task: _Task, budget: _Budget, source: NoiseSource, choose: Callable[..., ArrayLike]
 ) -> tuple[Floats, int]:
     """K runs at an equal share each, and a choice at the same share."""
-    runs = math.ceil(math.log2(2.0 / failure))
-    share = 1.0 / (runs + 1)
+    runs = math.ceil(math.log2(2.0 / budget.failure))
+    share = budget.epsilon / (runs + 1)
     schedule = pld_schedule(
         size=task.size,
-        epsilon=share * epsilon,
-        delta=share * delta,
+        epsilon=share,
+        delta=budget.delta / (runs + 1),
         stream=source.sampling,
-        max_steps=max_steps,
+        max_steps=budget.max_steps,
     )
     points = [task.run(schedule, source) for _ in range(runs)]
     scores = [task.score(x) for x in points]
-    choose: Callable[..., ArrayLike] = report_noisy_max if selection == "laplace" else permute_and_flip
-    chosen = choose(scores, epsilon=share * epsilon, sensitivity=task.sensitivity, stream=source.selection)
+    chosen = choose(scores, epsilon=share, sensitivity=task.sensitivity, stream=source.selection)
     return points[int(np.asarray(chosen))], runs
 
 
-def _repetition(
-    task: _Task,
-    epsilon: float,
-    delta: float,
-    failure: float,
-    selection: Selection,
-    max_steps: int,
-    source: NoiseSource,
-) -> tuple[Floats, int]:
+def _repetition(task: _Task, budget: _Budget, source: NoiseSource) -> tuple[Floats, int]:
     """A Poisson number of runs, each scored with noise; the best is released, nothing else."""
-    rho = repetition_rho(epsilon=epsilon, delta=delta, failure=failure)
+    rho = repetition_rho(epsilon=budget.epsilon, delta=budget.delta, failure=budget.failure)
     score_multiplier = 1.0 / math.sqrt(2.0 * _SCORE_SHARE * rho)
+    mean = repetition_mean(budget.failure)
 
     def cost(events: Events) -> float:
         run: list[DpEvent] = [SelfComposedDpEvent(event, count) for event, count in events]
         event = ComposedDpEvent([*run, GaussianDpEvent(score_multiplier)])
-        return renyi_epsilon([(RepeatAndSelectDpEvent(event, repetition_mean(failure), math.inf), 1)], delta)
+        return renyi_epsilon([(RepeatAndSelectDpEvent(event, mean, math.inf), 1)], budget.delta)
 
     schedule = schedule_within(
         cost,
         size=task.size,
-        epsilon=epsilon,
-        delta=delta,
+        epsilon=budget.epsilon,
+        delta=budget.delta,
         noise=2.0 / math.sqrt((1.0 - _SCORE_SHARE) * rho),
         guess=2.0 * (1.0 - _SCORE_SHARE) * rho,
-        max_steps=max_steps,
+        max_steps=budget.max_steps,
         stream=source.sampling,
     )
     best, best_score = task.start, -math.inf
-    runs = _poisson(repetition_mean(failure), source)
+    runs = _poisson(mean, source)
     for _ in range(runs):
         x = task.run(schedule, source)
         noise = task.sensitivity * score_multiplier * float(source.selection.normal(1)[0])
         if (score := task.score(x) + noise) > best_score:
             best, best_score = x, score
     return best, runs
+
+
+_PAY: dict[str, Callable[[_Task, _Budget, NoiseSource], tuple[Floats, int]]] = {
+    "repetition": _repetition,
+    "laplace": partial(_split, choose=report_noisy_max),
+    "permute-and-flip": partial(_split, choose=permute_and_flip),
+}
 
 
 def _bound(method: BiasReducedSGD, loss_range: float | None) -> float:

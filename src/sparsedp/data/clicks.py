@@ -55,7 +55,7 @@ class ClickData:
         """Open a prepared folder; the first time, its rows are laid out for random access (in `cache`)."""
         schema = Schema.read(folder)
         data = ClickData(open_rows(Path(folder), schema, None if cache is None else Path(cache)), schema)
-        data._opened = (str(folder), None if cache is None else str(cache))
+        data._opened = (str(Path(folder).resolve()), None if cache is None else str(Path(cache).resolve()))
         return data
 
     def __len__(self) -> int:

@@ -14,17 +14,18 @@ from sparsedp.data.hashing import Hashes
 from sparsedp.data.rules import IdRule
 from sparsedp.data.schema import Schema
 
-NUMERIC_RULE = "sign(x) * log(1 + |x|); missing: 0"
+NUMERIC_RULE = "sign(x) * log(1 + |x|); 0 where x is missing or not finite"
 
 
 def log_transform(value: pl.Expr) -> pl.Expr:
-    """Return sign(x) log(1 + |x|) in 32 bits, and 0 where x is missing.
+    """Return sign(x) log(1 + |x|) in 32 bits, and 0 where x is missing or not a finite number.
 
     A fixed rule: it looks at no other row. It is log(1 + x) for counts, and keeps negative values (Criteo's
     -1, -2 and -3 mean something other than 0) without a shift chosen from the data.
     """
-    number = value.cast(pl.Float64)
-    return (number.sign() * number.abs().log1p()).fill_nan(None).fill_null(0.0).cast(pl.Float32)
+    number = value.cast(pl.Float64, strict=False)
+    logarithm = number.sign() * number.abs().log1p()
+    return pl.when(number.is_finite()).then(logarithm).otherwise(0.0).cast(pl.Float32)
 
 
 @dataclass(frozen=True)

@@ -29,19 +29,25 @@ class Reader(Protocol):
     """A format: which files, which features, how to cut them into blocks and how to read a block."""
 
     @property
-    def files(self) -> tuple[Path, ...]: ...  # noqa: D102
+    def files(self) -> tuple[Path, ...]:
+        """The files, in the order of time."""
 
     @property
-    def features(self) -> tuple[str, ...]: ...  # noqa: D102
+    def features(self) -> tuple[str, ...]:
+        """The features with one value an example."""
 
     @property
-    def multi_hot(self) -> tuple[str, ...]: ...  # noqa: D102
+    def multi_hot(self) -> tuple[str, ...]:
+        """The features with several values an example."""
 
-    def blocks(self, start: Place) -> Iterator[Block]: ...  # noqa: D102
+    def blocks(self, start: Place) -> Iterator[Block]:
+        """Yield the blocks of all files from `start` on, always the same ones."""
 
-    def read(self, block: Block) -> Examples: ...  # noqa: D102
+    def read(self, block: Block) -> Examples:
+        """Read a block; what comes out depends on it alone."""
 
-    def schema(self, sources: tuple[Source, ...], rules: Mapping[str, IdRule]) -> Schema: ...  # noqa: D102
+    def schema(self, sources: tuple[Source, ...], rules: Mapping[str, IdRule]) -> Schema:
+        """Describe the prepared columns."""
 
 
 def prepare(

@@ -15,7 +15,8 @@ class RowSet(Protocol):
 
     def __len__(self) -> int: ...
 
-    def at(self, positions: Rows) -> Rows: ...  # noqa: D102
+    def at(self, positions: Rows) -> Rows:
+        """Return the rows at the positions."""
 
 
 @dataclass(frozen=True)

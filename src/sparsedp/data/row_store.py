@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,22 +22,14 @@ from sparsedp.data.parts import actionable_disk_errors, write_whole
 from sparsedp.data.schema import Schema
 
 FOLDER = "rows"
-_STAMP = "of.json"
+STAMP = "of.txt"
 
 
 def open_rows(folder: Path, schema: Schema, cache: Path | None = None) -> Batch:
     """Map the rows of a prepared folder; the first call lays them out in `cache` (default: inside it)."""
     cache = folder / FOLDER if cache is None else cache
-    stamp = json.dumps({"schema": schema.digest})
-    with actionable_disk_errors(cache):
-        cache.mkdir(parents=True, exist_ok=True)
-        with (cache / "lock").open("w") as lock:
-            # Several processes of a sweep may open the folder at once: one lays out, the others wait.
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not ((cache / _STAMP).exists() and (cache / _STAMP).read_text() == stamp):
-                (cache / _STAMP).unlink(missing_ok=True)
-                _lay_out(folder, schema, cache)
-                write_whole(cache / _STAMP, stamp.encode())
+    if not _is_current(cache, schema):
+        _lay_out_once(folder, schema, cache)
     bags = tuple(
         MultiHot(_load(cache / f"values-{n}.npy"), _load(cache / f"offsets-{n}.npy"))
         for n in range(len(schema.multi_hot))
@@ -47,6 +38,23 @@ def open_rows(folder: Path, schema: Schema, cache: Path | None = None) -> Batch:
     return Batch(
         _load(cache / "numeric.npy"), _load(cache / "ids.npy"), _load(cache / "label.npy"), time, bags
     )
+
+
+def _is_current(cache: Path, schema: Schema) -> bool:
+    """Whether the layout is finished and of this very folder."""
+    return (cache / STAMP).exists() and (cache / STAMP).read_text() == schema.digest
+
+
+def _lay_out_once(folder: Path, schema: Schema, cache: Path) -> None:
+    """Lay out unless another process does: those of a sweep may come at once, and the others wait."""
+    with actionable_disk_errors(cache):
+        cache.mkdir(parents=True, exist_ok=True)
+        with (cache / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not _is_current(cache, schema):
+                (cache / STAMP).unlink(missing_ok=True)
+                _lay_out(folder, schema, cache)
+                write_whole(cache / STAMP, schema.digest.encode())
 
 
 def _load(path: Path) -> NDArray[Any]:

@@ -24,15 +24,18 @@ def keys_of(hashes: Hashes) -> Keys:
 
 
 class IdRule(Protocol):
-    """A public rule from hashes to ids in a table of `rows` rows; `description` says all that decides it."""
+    """A public rule from hashes to ids."""
 
     @property
-    def rows(self) -> int: ...  # noqa: D102
+    def rows(self) -> int:
+        """The height of the table that the ids index."""
 
     @property
-    def description(self) -> str: ...  # noqa: D102
+    def description(self) -> str:
+        """All that decides the ids, in words."""
 
-    def ids(self, hashes: Hashes) -> NDArray[np.int32]: ...  # noqa: D102
+    def ids(self, hashes: Hashes) -> NDArray[np.int32]:
+        """Return the id of every hash."""
 
 
 @dataclass(frozen=True)

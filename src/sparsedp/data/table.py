@@ -24,6 +24,7 @@ QUOTE = '"'
 LABEL = "label"
 TIME = "time"
 HEAD_ROWS = 1000
+PARQUET = (".parquet", ".pq")
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,8 @@ class Table:
         if len(separator.encode()) != 1:
             raise ValueError(f"separator must be one byte, got {separator!r}")
         table = cls(tuple(files), columns, separator, tuple(nulls))
+        if len({path.suffix in PARQUET for path in files}) > 1:
+            raise ValueError("files: Parquet and text cannot be mixed")
         table._check_columns()
         return table
 
@@ -110,7 +113,7 @@ class Table:
     @property
     def is_parquet(self) -> bool:
         """Whether the files are Parquet."""
-        return self.files[0].suffix in (".parquet", ".pq")
+        return self.files[0].suffix in PARQUET
 
     def blocks(self, start: Place) -> Iterator[Block]:
         """Yield the files from `start` on."""
@@ -148,26 +151,21 @@ class Table:
         good = np.ones(len(frame), bool)
         for name, right in self._usable(frame, plain).items():
             for at in np.flatnonzero(good & ~right):
-                reasons[int(numbers[at])] = f"{name} is {str(frame[name][int(at)])[:40]!r}, not usable"
+                reasons[int(numbers[at])] = _complaint(name, frame[name][int(at)])
             good &= right
         if not good.all():
             frame, plain = frame.filter(pl.Series(good)), plain.filter(pl.Series(good))
         malformed = [Malformed(block.start.line + number + 1, reasons[number]) for number in sorted(reasons)]
-        return Examples(
-            plain, self._hashes(frame), [self._bag(frame[n]) for n in self.columns.multi_hot], malformed
-        )
+        bags = [self._bag(frame[name]) for name in self.columns.multi_hot]
+        return Examples(plain, self._hashes(frame), bags, malformed)
 
     def _plain(self) -> list[pl.Expr]:
         """Label, numeric columns and time, in their final form."""
-        numeric = [
-            log_transform(pl.col(name).cast(pl.Float64, strict=False)) for name in self.columns.numeric
-        ]
-        time = (
-            []
-            if self.columns.time is None
-            else [_seconds(pl.col(self.columns.time), self._time_kind).alias(TIME)]
-        )
-        return [self.columns.label.expression.alias(LABEL), *numeric, *time]
+        expressions = [self.columns.label.expression.alias(LABEL)]
+        expressions += [log_transform(pl.col(name)) for name in self.columns.numeric]
+        if self.columns.time is not None:
+            expressions.append(_seconds(pl.col(self.columns.time), self._time_kind).alias(TIME))
+        return expressions
 
     def _usable(self, frame: pl.DataFrame, plain: pl.DataFrame) -> dict[str, NDArray[np.bool_]]:
         """Which rows have a label, a time, and numbers where anything is written at all."""
@@ -256,6 +254,10 @@ class Table:
                     raise ValueError(
                         f"{role}: no column {name!r} in {path.name}, which has {', '.join(names)}"
                     )
+
+
+def _complaint(name: str, value: object) -> str:
+    return f"{name} is missing" if value is None else f"{name} is {str(value)[:40]!r}, which is of no use"
 
 
 def _header(path: Path, separator: str) -> list[str]:

@@ -92,11 +92,13 @@ def learn_privately(
 
     The ledger has the event on disk before noise is drawn. If the process is killed between that and the
     writing of the list, the next attempt pays again: the first list was never seen, but the ledger cannot
-    know that.
+    know that. A kept list is entered in a ledger that does not have it.
     """
     noise = noise or NoiseSource()
     settings = _settings(reader, features, selection)
     if (known := _known(Path(out), features, settings)) is not None:
+        if all(event != selection.event for event, _ in ledger.events()):
+            ledger.spend(selection.event)
         return known
     counts = _count(reader, features, Path(out), settings, progress)
     ledger.spend(selection.event)

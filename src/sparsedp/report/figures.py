@@ -18,7 +18,7 @@ MEASURED = (
     "log_loss",
     "gradient_size",
     "reduction",
-    "rows",
+    "rows_with_noise",
     "seconds",
     "examples_per_second",
     "spent_epsilon",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import plotly.graph_objects as go
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+_COLUMNS = 3
 _STYLE: Any = {
     "svg.hashsalt": "sparsedp",
     "svg.fonttype": "path",
@@ -23,13 +25,15 @@ _STYLE: Any = {
 
 
 def write_svg(path: Path, panels: Mapping[str, go.Figure]) -> None:
-    """Draw the figures (scatter, bar, heat map) side by side into one SVG, each under its title."""
+    """Draw the figures (scatter, bar, heat map) into one SVG, three a line, each under its title."""
     if not panels:
         raise ValueError("panels: there is nothing to draw")
     with mpl.rc_context(_STYLE):
-        picture = Figure(figsize=(5.2 * len(panels), 3.9), layout="constrained")
+        columns = min(_COLUMNS, len(panels))
+        lines = math.ceil(len(panels) / columns)
+        picture = Figure(figsize=(5.2 * columns, 3.9 * lines), layout="constrained")
         for place, (title, figure) in enumerate(panels.items(), start=1):
-            axes = picture.add_subplot(1, len(panels), place)
+            axes = picture.add_subplot(lines, columns, place)
             _draw(axes, figure)
             axes.set_title(title, fontsize=10)
         path.parent.mkdir(parents=True, exist_ok=True)

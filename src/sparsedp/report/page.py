@@ -65,7 +65,7 @@ _STYLE = """
 :root{color-scheme:light dark;--bg:#fff;--text:#1b2430;--quiet:#5b6675;--line:#d9dee5;--card:#f5f7fa;--good:#0b6e4f;--bad:#b3261e}
 @media(prefers-color-scheme:dark){:root{--bg:#12161c;--text:#e6eaf0;--quiet:#9aa5b4;--line:#2c3440;--card:#1a2029;--good:#58c79f;--bad:#ff8a80}}
 *{box-sizing:border-box}body{margin:0;background:var(--bg);color:var(--text);font:16px/1.55 system-ui,sans-serif}
-main{max-width:60rem;margin:0 auto;padding:1.5rem 1rem 4rem}h1{font-size:1.7rem;line-height:1.2}h2{font-size:1.2rem;margin-top:2.2rem}
+main{overflow-wrap:anywhere;max-width:60rem;margin:0 auto;padding:1.5rem 1rem 4rem}h1{font-size:1.7rem;line-height:1.2}h2{font-size:1.2rem;margin-top:2.2rem}
 .card{background:var(--card);border:1px solid var(--line);border-radius:.6rem;padding:1rem 1.2rem;margin:1rem 0}
 .card strong{font-size:1.15rem}.good{color:var(--good)}.bad{color:var(--bad);font-weight:600}.quiet{color:var(--quiet);font-size:.92rem}
 .scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}

@@ -42,10 +42,16 @@ class Sweep:
     @classmethod
     def read(cls, path: Path) -> Sweep:
         """From a YAML file with ``base`` (a mapping) and ``grid`` (a mapping of lists, or a list of such)."""
-        content = yaml.safe_load(path.read_text())
+        try:
+            content = yaml.safe_load(path.read_text())
+        except yaml.YAMLError as error:
+            raise ValueError(f"{path} is not YAML: {error}") from None
         if not isinstance(content, dict) or set(content) != {"base", "grid"}:
             raise ValueError(f"{path} must hold the two mappings 'base' and 'grid'")
         grids = content["grid"] if isinstance(content["grid"], list) else [content["grid"]]
+        for name, mapping in [("base", content["base"] or {}), *(("grid", grid) for grid in grids)]:
+            if not isinstance(mapping, dict):
+                raise ValueError(f"{path}: {name} must be a mapping, got {mapping!r}")
         for grid in grids:
             for name, values in grid.items():
                 if not isinstance(values, list):

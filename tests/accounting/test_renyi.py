@@ -1,0 +1,62 @@
+import math
+
+import pytest
+from dp_accounting.rdp import RdpAccountant
+
+from sparsedp.accounting import (
+    GaussianDpEvent,
+    PoissonSampledDpEvent,
+    RepeatAndSelectDpEvent,
+    ZCDpEvent,
+    epsilon_of,
+)
+from sparsedp.accounting.filters import zcdp_epsilon
+from sparsedp.accounting.renyi import has_renyi, renyi_epsilon, renyi_pair
+
+
+@pytest.mark.parametrize("rho", [1e-4, 0.01, 0.5, 8.0])
+@pytest.mark.parametrize("delta", [1e-12, 1e-5])
+def test_zcdp_costs_what_its_conversion_says(rho, delta):
+    reached = epsilon_of([(ZCDpEvent(rho), 1)], delta)
+    assert reached == pytest.approx(zcdp_epsilon(rho, delta), rel=5e-3)
+    # A Gaussian of the same rho is one such mechanism.
+    assert reached >= epsilon_of([(GaussianDpEvent(1 / math.sqrt(2 * rho)), 1)], delta)
+
+
+def test_zcdp_adds_before_it_is_converted():
+    assert epsilon_of([(ZCDpEvent(0.01), 50)], 1e-6) == pytest.approx(epsilon_of([(ZCDpEvent(0.5), 1)], 1e-6), rel=1e-9)
+
+
+def test_zcdp_composes_with_loss_distributions():
+    both = [(ZCDpEvent(0.02), 1), (PoissonSampledDpEvent(0.01, GaussianDpEvent(1.0)), 500)]
+    apart = [epsilon_of([part], 1e-6) for part in both]
+    assert max(apart) < epsilon_of(both, 1e-6) < sum(apart) * 1.05
+    # A lower bound: the zCDP mechanism could be a Gaussian.
+    assert epsilon_of(both, 1e-6) >= epsilon_of([(GaussianDpEvent(5.0), 1), both[1]], 1e-6)
+
+
+def test_repeat_and_select_agrees_with_its_renyi_accountant():
+    event = RepeatAndSelectDpEvent(ZCDpEvent(0.01), mean=8.0, shape=math.inf)
+    theirs = RdpAccountant(orders=[1 + x / 10 for x in range(1, 1000)]).compose(event).get_epsilon(1e-6)
+    assert epsilon_of([(event, 1)], 1e-6) == pytest.approx(theirs, rel=0.02)
+
+
+def test_the_pair_is_a_pair():
+    pair = renyi_pair([(ZCDpEvent(0.3), 2)])
+    assert pair.p.sum() + pair.infinity == pytest.approx(1, abs=1e-9)
+    assert pair.q.sum() + pair.minus_infinity == pytest.approx(1, abs=1e-9)
+    assert pair.p.min() >= 0
+    for p, q, loss in zip(pair.p, pair.q, pair.losses, strict=True):
+        assert p == pytest.approx(q * math.exp(loss), rel=1e-6, abs=1e-12)
+
+
+def test_the_quick_bound_is_a_bound():
+    events = [(PoissonSampledDpEvent(0.01, GaussianDpEvent(1.0)), 1000)]
+    assert has_renyi(events[0][0])
+    assert epsilon_of(events, 1e-6) < renyi_epsilon(events, 1e-6) < 1.5 * epsilon_of(events, 1e-6)
+
+
+def test_the_quick_bound_survives_cancellation():
+    # Divergences this small come out negative in floating point, which must not pass for no privacy loss at all.
+    events = [(PoissonSampledDpEvent(1e-9, GaussianDpEvent(1e4)), 10**7)]
+    assert renyi_epsilon(events, 1e-8) > 0

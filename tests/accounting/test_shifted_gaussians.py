@@ -1,0 +1,58 @@
+import numpy as np
+import pytest
+from dp_accounting import NeighboringRelation
+from dp_accounting.pld import privacy_loss_distribution
+
+from sparsedp.accounting import TruncatedSubsampledGaussianDpEvent, epsilon_of
+from sparsedp.accounting.grid import discretise
+from sparsedp.accounting.shifted_gaussians import SampledReplacement, gaussian_mixture
+
+
+def deltas(loss, epsilons):
+    return [float(np.maximum(loss.p - np.exp(e) * loss.q, 0).sum() + loss.infinity) for e in epsilons]
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_mixture_agrees_with_dp_accounting(reverse):
+    shifts, probabilities, std = [0, 1, 2, 3], [0.7, 0.2, 0.05, 0.05], 1.5
+    theirs = privacy_loss_distribution.from_mixture_gaussian_mechanism(
+        std, shifts, probabilities, value_discretization_interval=1e-2
+    )
+    pmf = theirs._pmf_add if reverse else theirs._pmf_remove
+    ours = discretise(gaussian_mixture(std, shifts, probabilities), 1e-2, 1e-15)
+    ours = ours.reversed() if reverse else ours
+    epsilons = [0.01, 0.1, 0.3]
+    assert deltas(ours, epsilons) == pytest.approx([pmf.get_delta_for_epsilon(e) for e in epsilons], rel=1e-6)
+
+
+def test_replacement_agrees_with_dp_accounting():
+    theirs = privacy_loss_distribution.from_gaussian_mechanism(
+        1.5, sampling_prob=0.2, value_discretization_interval=1e-2, neighboring_relation=NeighboringRelation.REPLACE_ONE
+    )
+    ours = discretise(SampledReplacement(1 / 1.5, 0.2), 1e-2, 1e-15)
+    epsilons = [0.0, 0.1, 0.5, 1.0]
+    assert deltas(ours, epsilons) == pytest.approx([theirs.get_delta_for_epsilon(e) for e in epsilons], rel=1e-6)
+
+
+def test_the_inverse_of_the_loss():
+    mixture = gaussian_mixture(0.7, [0, 1, 5], [0.9, 0.09, 0.01])
+    x = np.linspace(-3, 8, 200)
+    losses = mixture.loss(x)
+    assert mixture._inverse_loss(losses) == pytest.approx(x, abs=1e-9)
+    assert np.isneginf(mixture._inverse_loss(np.array([-5.0, -0.2]))).all()
+
+
+def test_truncation_costs_and_certainty_of_no_truncation_does_not():
+    def epsilon(batch):
+        return epsilon_of([(TruncatedSubsampledGaussianDpEvent(1000, 0.1, batch, 1.0), 10)], 1e-6)
+
+    assert epsilon(1000) < epsilon(130) < epsilon(110) < epsilon(90)
+
+
+@pytest.mark.parametrize(
+    ("shifts", "probabilities", "name"),
+    [([], [], "sampling_probs"), ([0, 1], [1.0], "sampling_probs"), ([-1, 1], [0.5, 0.5], "sensitivities"), ([0, 1], [0.5, 0.4], "sens")],
+)
+def test_bad_mixtures_are_named(shifts, probabilities, name):
+    with pytest.raises(ValueError, match=f"^{name}"):
+        gaussian_mixture(1.0, shifts, probabilities)

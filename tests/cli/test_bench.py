@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from support.command_line import assert_refused, invoke
+
+from sparsedp.cli import bench, scripts
+
+
+def test_the_benchmarks_are_listed() -> None:
+    names = json.loads(invoke("bench", "--list", "--json").stdout)
+    assert {"step-rows", "pctr-step", "memory", "lazy"} <= set(names)
+    assert invoke("bench", "--list").stdout.split() == names
+
+
+def test_unknown_names_are_refused_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: Any, **__: Any) -> None:
+        raise AssertionError("a benchmark was started")
+
+    monkeypatch.setattr(bench.subprocess, "run", never)
+    assert_refused(
+        invoke("bench", "step-rows", "nothing"), "'nothing' is not one of the benchmarks", "step-rows"
+    )
+
+
+def test_each_runs_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(bench.subprocess, "run", lambda command, check: started.append(command))
+    assert invoke("bench", "memory", "step-rows", "--json").exit_code == 0
+    assert [command[1].rsplit("/", 1)[1] for command in started] == ["memory.py", "step_rows.py"]
+    assert all(command[2:] == ["--json"] for command in started)
+
+
+def test_a_copy_without_the_scripts_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setattr(scripts, "PACKAGE", tmp_path / "lib" / "src" / "sparsedp")
+    assert_refused(invoke("bench", "--list"), "benchmarks are not installed")

@@ -1,0 +1,104 @@
+"""Whatever goes wrong at the command line is one line and exit code 2; help is always there."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import typer
+from support.command_line import assert_refused, invoke
+from support.runs import config
+from typer.testing import CliRunner
+
+from sparsedp.accounting import BudgetExceeded
+from sparsedp.cli.errors import refuse_bad_input
+from sparsedp.runs import RunFolder
+
+COMMANDS = [
+    [],
+    *[[name] for name in ("demo", "prepare", "train", "resume", "evaluate", "sweep", "plan", "account")],
+    *[[name] for name in ("bench", "reproduce", "report")],
+    ["prepare", "criteo"],
+    ["prepare", "table"],
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_explains_itself(command: list[str]) -> None:
+    result = invoke(*command, "--help")
+    assert result.exit_code == 0
+    assert "Usage" in result.stdout
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ValueError("epsilon must be positive,\n  got -1"), "sparsedp: epsilon must be positive, got -1\n"),
+        (OSError(errno.ENOSPC, "No space left on device", "x"), "No space left on device: 'x'\n"),
+        (FileNotFoundError(errno.ENOENT, "No such file", "data"), "No such file: 'data'\n"),
+        (BudgetExceeded("step 5 would pass the budget"), "sparsedp: step 5 would pass the budget\n"),
+        (ValueError(), "sparsedp: ValueError\n"),
+    ],
+)
+def test_errors_a_person_can_act_on_are_one_line(error: Exception, line: str) -> None:
+    app = typer.Typer()
+
+    @app.command()
+    @refuse_bad_input
+    def command() -> None:
+        raise error
+
+    result = CliRunner().invoke(app, [])
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.endswith(line)
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_mistake_of_ours_is_not_hidden() -> None:
+    app = typer.Typer()
+
+    @app.command()
+    @refuse_bad_input
+    def command() -> None:
+        raise KeyError("a bug")
+
+    assert isinstance(CliRunner().invoke(app, []).exception, KeyError)
+
+
+@contextmanager
+def small_files(limit: int) -> Iterator[None]:
+    """No file may grow beyond ``limit`` bytes: a large one fails half-way, as on a full disk."""
+    resource = pytest.importorskip("resource", reason="needs limits on the size of files")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "checkpoint_every", "named"),
+    [
+        ("adafest", 3, "checkpoint.pt"),
+        ("adafest", 500, "model.safetensors"),
+        ("non-private", 3, "checkpoint.pt"),
+    ],
+)
+def test_a_full_disk_is_one_line_and_the_run_can_be_resumed(
+    algorithm: str, checkpoint_every: int, named: str, tmp_path: Path
+) -> None:
+    asked = config(algorithm, batch_size=250, checkpoint_every=checkpoint_every)
+    (tmp_path / "run.yaml").write_text(asked.to_yaml())
+    with small_files(200_000):
+        result = invoke("train", "--config", tmp_path / "run.yaml", "--out", tmp_path / "run", "--json")
+    assert_refused(result, named, "File too large")
+    assert not list((tmp_path / "run").rglob("*.partial"))
+    resumed = invoke("resume", tmp_path / "run", "--json")
+    assert resumed.exit_code == 0
+    assert RunFolder(tmp_path / "run").weights.exists()

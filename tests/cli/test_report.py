@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from support.command_line import assert_refused, invoke
+from support.runs import config
+
+from sparsedp.runs import RunFolder, stream, train
+
+torch.set_num_threads(1)
+
+
+def test_a_run_a_stream_and_both_compared(tmp_path: Path) -> None:
+    train(config(evaluate_every=2), tmp_path / "run")
+    stream(config("fest", data="generated:600x3", batch_size=100, period=1), tmp_path / "stream")
+    for runs in (["run"], ["stream"], ["run", "stream"]):
+        out = tmp_path / f"{'-'.join(runs)}.html"
+        result = invoke("report", *[tmp_path / run for run in runs], "--out", out)
+        assert result.exit_code == 0, result.exception
+        assert str(out) in result.stdout.replace("\n", "")
+        assert "add-or-remove-one" in out.read_text()
+
+
+def test_unfinished_and_missing_runs_are_one_line(tmp_path: Path) -> None:
+    RunFolder(tmp_path / "begun").create(config())
+    assert_refused(invoke("report", tmp_path / "begun", "--out", tmp_path / "r.html"), "is not finished")
+    assert_refused(invoke("report", tmp_path / "none", "--out", tmp_path / "r.html"), "holds no run")
+    assert not (tmp_path / "r.html").exists()

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import torch
+import yaml
+from support.command_line import assert_refused, invoke
+from support.runs import settings
+
+torch.set_num_threads(1)
+
+
+def plan(path: Path, grid: Any) -> Path:
+    path.write_text(yaml.safe_dump({"base": settings(), "grid": grid}))
+    return path
+
+
+def test_a_sweep_as_table_and_as_json(tmp_path: Path) -> None:
+    asked = plan(tmp_path / "sweep.yaml", {"noise_ratio": [1.0, 5.0]})
+    shown = invoke("sweep", asked, "--out", tmp_path / "out", "--json")
+    assert shown.exit_code == 0, shown.exception
+    lines = json.loads(shown.stdout)
+    assert sorted(line["noise_ratio"] for line in lines) == [1.0, 5.0]
+    again = invoke("sweep", asked, "--out", tmp_path / "out")
+    assert again.exit_code == 0, again.exception
+    assert "noise_ratio" in again.stdout
+    assert "spent_epsilon" in again.stdout
+    assert pl.read_parquet(tmp_path / "out" / "results.parquet").height == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("base: {}", "two mappings"),
+        ("base: {}\ngrid: {epsilon: 3}", "epsilon must be a list"),
+        ("base: {", "YAML"),
+        ("base: {algorithm: sgd, data: x}\ngrid: {epsilon: [1]}", "algorithm: "),
+    ],
+)
+def test_bad_sweeps_are_one_line(text: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "sweep.yaml").write_text(text)
+    assert_refused(invoke("sweep", tmp_path / "sweep.yaml", "--out", tmp_path / "out", "--json"), words)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
+    assert_refused(invoke("sweep", tmp_path / "none.yaml", "--out", tmp_path / "out", "--json"), "none.yaml")

@@ -1,0 +1,107 @@
+"""train, resume and evaluate at the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from support.command_line import assert_refused, invoke
+from support.runs import TINY, config
+
+from sparsedp.runs import RunFolder
+
+torch.set_num_threads(1)
+TRAIN = ["train", "--data", "generated:2000", "--algorithm", "adafest", "--epsilon", "2", "--out"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run, its settings from a file and from options."""
+    folder = tmp_path_factory.mktemp("train")
+    (folder / "run.yaml").write_text(config(epsilon=9.0).to_yaml())
+    result = invoke("train", "--config", folder / "run.yaml", "--epsilon", "2", "--out", folder / "run")
+    assert result.exit_code == 0, result.output
+    text = " ".join(result.stdout.split())
+    for words in ("AUC", "log-loss", "times smaller", "NOT PRIVATE", "add-or-remove-one", "unit: example"):
+        assert words in text
+    assert RunFolder(folder / "run").config().epsilon == 2.0
+    return folder / "run"
+
+
+def test_json_is_the_result(run: Path) -> None:
+    shown = invoke("resume", run, "--json")
+    assert shown.exit_code == 0
+    assert json.loads(shown.stdout) == RunFolder(run).read_json("result")
+    assert "AUC" in invoke("resume", run).stdout
+
+
+def test_evaluate(run: Path) -> None:
+    figures = json.loads(invoke("evaluate", run, "--json").stdout)
+    result = RunFolder(run).read_json("result")
+    assert result is not None
+    assert figures == {"auc": result["auc"], "log_loss": result["log_loss"], "rows": result["held_out_rows"]}
+    assert "on 300 rows" in invoke("evaluate", run, "--data", "generated:300").stdout
+
+
+def test_a_stream_at_the_command_line(tmp_path: Path) -> None:
+    asked = config(data="generated:600x3", batch_size=100)
+    (tmp_path / "run.yaml").write_text(asked.to_yaml())
+    arguments = ["--config", tmp_path / "run.yaml", "--period", "1", "--out", tmp_path / "run", "--json"]
+    shown = invoke("train", *arguments)
+    assert shown.exit_code == 0, shown.output
+    assert json.loads(shown.stdout)["periods"] == 2
+    assert json.loads(invoke("resume", tmp_path / "run", "--json").stdout) == json.loads(shown.stdout)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--algorithm", "sgd"], ["algorithm: ", "adafest"]),
+        (["--epsilon", "-1"], ["epsilon: "]),
+        (["--epsilon", "nan"], ["epsilon: "]),
+        (["--algorithm", "non-private"], ["epsilon: "]),
+        (["--data", "no/such/folder"], ["no/such/folder"]),
+        (["--data", "generated:1"], ["data: "]),
+        (["--algorithm", "fest"], ["rows: "]),
+        (["--threshold", "3", "--false-positives", "3"], ["threshold and false_positives"]),
+        (["--holdout-by", "luck"], ["holdout_by: "]),
+        (["--batch-size", "0"], ["batch_size: "]),
+        (["--model", "nothing"], ["model must be"]),
+        (["--config", "no/such/file.yaml"], ["no/such/file.yaml"]),
+    ],
+    ids=lambda value: " ".join(value),
+)
+def test_bad_input_is_one_line(arguments: list[str], words: list[str], tmp_path: Path) -> None:
+    assert_refused(invoke(*TRAIN, tmp_path / "run", *arguments, "--json"), *words)
+    assert not (tmp_path / "run").exists()
+
+
+def test_epsilon_must_be_given(tmp_path: Path) -> None:
+    arguments = ["--data", "generated:2000", "--algorithm", "dp-sgd", "--out", tmp_path / "run", "--json"]
+    assert_refused(invoke("train", *arguments), "epsilon: algorithm dp-sgd needs one")
+
+
+def test_a_used_folder_is_refused(run: Path, tmp_path: Path) -> None:
+    assert_refused(invoke(*TRAIN, run, "--json"), "already holds a run")
+
+
+def test_a_file_with_an_unknown_setting(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(config().to_yaml() + "epsilom: 3\n")
+    assert_refused(invoke("train", "--config", tmp_path / "run.yaml", "--out", tmp_path / "run"), "epsilom: ")
+
+
+def test_folders_without_runs(tmp_path: Path) -> None:
+    for command in ("resume", "evaluate"):
+        assert_refused(invoke(command, tmp_path / "nothing"), "holds no run")
+    RunFolder(tmp_path / "begun").create(config(model_options=TINY))
+    assert_refused(invoke("evaluate", tmp_path / "begun"), "no trained model yet")
+
+
+def test_data_of_another_schema(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("click,user\n" + "1,a\n0,b\n" * 10)
+    columns = ["--label", "click", "--categorical", "user", "--hash", "user=50"]
+    made = invoke("prepare", "table", tmp_path / "t.csv", "--out", tmp_path / "data", *columns)
+    assert made.exit_code == 0, made.output
+    assert_refused(invoke("evaluate", run, "--data", tmp_path / "data"), "data folder of another schema")
