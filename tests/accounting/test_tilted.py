@@ -18,7 +18,7 @@ def many_responses(epsilon, count, at):
     return float(masses @ -np.expm1(np.minimum(at - losses, 0)))
 
 
-@pytest.mark.parametrize("tilt", [0.0, 1.0, 5.0])
+@pytest.mark.parametrize("tilt", [0.0, 0.5, 1.0])
 def test_repeating_is_exact_composition(tilt):
     # 0.25 is a grid point, so that nothing is rounded.
     loss = discretise(randomized_response(0.25), 2**-4, 1e-15).tilted(tilt).repeated(100, -35, -60)

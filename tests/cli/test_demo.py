@@ -13,7 +13,7 @@ from sparsedp.runs import RunFolder
 
 def test_the_demo_trains_compares_and_reports(tmp_path: Path) -> None:
     torch.set_num_threads(1)
-    shown = invoke("demo", "--rows", "3000", "--out", tmp_path / "demo", "--json")
+    shown = invoke("demo", "--rows", "3000", "--epsilon", "3", "--out", tmp_path / "demo", "--json")
     assert shown.exit_code == 0, shown.exception
     results = json.loads(shown.stdout)
     assert list(results) == ["non-private", "dp-sgd", "adafest"]

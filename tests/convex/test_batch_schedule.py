@@ -135,6 +135,10 @@ def test_shortened() -> None:
 
 def test_bad_input() -> None:
     stream = NoiseSource(0).sampling
+    with pytest.raises(ValueError, match="levels must lie in 0"):
+        BatchSchedule(8, 1.0, np.array([0, 3]), 1.0, 1e-6, "replace-one")
+    with pytest.raises(ValueError, match="noise must"):
+        BatchSchedule(8, 0.0, np.array([0]), 1.0, 1e-6, "replace-one")
     with pytest.raises(ValueError, match="size must"):
         pld_schedule(size=1, epsilon=1.0, delta=1e-6, stream=stream)
     with pytest.raises(ValueError, match="epsilon must"):

@@ -23,7 +23,16 @@ from sparsedp.convex import (
 ESTIMATORS = [PrivateLogisticRegression, PrivateLinearSVC, PrivateRidge]
 
 # These compare two fits on the same data, which differ where noise is fresh: DP forbids them to agree.
-FRESH_NOISE = dict.fromkeys(("check_classifier_data_not_an_array", "check_regressor_data_not_an_array", "check_supervised_y_2d", "check_regressors_int", "check_fit_idempotent"), "two fits on the same data have different noise")
+FRESH_NOISE = dict.fromkeys(
+    (
+        "check_classifier_data_not_an_array",
+        "check_regressor_data_not_an_array",
+        "check_supervised_y_2d",
+        "check_regressors_int",
+        "check_fit_idempotent",
+    ),
+    "two fits on the same data have different noise",
+)
 
 
 def sparse_problem(n=600, d=400, classes=2, seed=0):

@@ -78,6 +78,31 @@ def test_audit_of_sampling_one_part() -> None:
     assert literal.refuted, literal
 
 
+def test_audit_of_the_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One record pulls one way or the other, as hard as it may; without enough noise the same audit sees it."""
+    delta, claimed = 1e-3, 1.0
+    erm = PartitionedERM(linf_bound=1.0, positives=1, iterations=1, step_size=1.0, threshold=0.2)
+
+    def run(pull: float, stream: Stream, runs: int) -> np.ndarray:
+        features = np.zeros((4, 2))
+        features[0, 0] = pull
+        loss = LinearModelLoss(sparse.csr_array(features), np.ones(4), SmoothedHingeLoss(0.01))
+        found = np.empty(runs)
+        for at in range(runs):
+            source = NoiseSource(int(stream.integers(2**62, 1)[0]))
+            parts = [[0, 1], [2, 3]]
+            result = erm.minimise(loss, np.zeros(2), parts=parts, epsilon=claimed, delta=delta, source=source)
+            found[at] = result.x[0]
+        return found
+
+    pair, common = (1.0, -1.0), {"runs": 600, "delta": delta, "claimed": claimed}
+    assert not audit(run, pair, stream=NoiseSource(7).noise, **common).refuted  # type: ignore[arg-type]
+    monkeypatch.setattr(
+        partitioned_erm, "iteration_price", lambda **_: partitioned_erm.IterationPrice(1e4, 0.1)
+    )
+    assert audit(run, pair, stream=NoiseSource(7).noise, **common).refuted  # type: ignore[arg-type]
+
+
 def _recorded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[np.ndarray, dict[str, float]]]:
     calls: list[tuple[np.ndarray, dict[str, float]]] = []
     original = partitioned_erm.numeric_sparse

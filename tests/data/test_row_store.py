@@ -1,4 +1,5 @@
 import errno
+import mmap
 
 import numpy as np
 import polars as pl
@@ -59,6 +60,17 @@ def test_the_layout_is_made_once_and_again_when_the_folder_changed(folder):
         open_rows(folder, schema)
     (folder / "rows" / STAMP).write_text("another schema")
     assert len(open_rows(folder, schema)) == 100
+
+
+@pytest.mark.parametrize(("pages", "advice"), [(2**40, mmap.MADV_WILLNEED), (1, mmap.MADV_RANDOM)])
+def test_rows_that_fit_the_memory_are_read_ahead_and_others_are_not(folder, monkeypatch, pages, advice):
+    monkeypatch.setattr("os.sysconf", lambda name: pages)
+    given = []
+    monkeypatch.setattr(
+        "sparsedp.data.row_store._load", lambda path, told: given.append(told) or np.load(path)
+    )
+    open_rows(folder, Schema.read(folder))
+    assert set(given) == {advice}
 
 
 def test_the_layout_can_lie_elsewhere(folder, tmp_path):

@@ -62,7 +62,8 @@ def luminance(colour: str) -> float:
 def test_dark_mode_changes_page_and_charts(browser: Any, tmp_path: Path) -> None:
     page, errors, _ = opened(browser, write(tmp_path / "page.html"), color_scheme="light")
     colours = """() => [getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color,
-        getComputedStyle(document.querySelector('.chart .xtick text')).fill]"""
+        getComputedStyle(document.querySelector('.chart .xtick text')).fill,
+        getComputedStyle(document.querySelector('.chart .ygrid')).stroke]"""
     before = page.evaluate(colours)
     light = [luminance(colour) for colour in before]
     page.emulate_media(color_scheme="dark")
@@ -72,6 +73,7 @@ def test_dark_mode_changes_page_and_charts(browser: Any, tmp_path: Path) -> None
     assert light[2] < 100
     assert dark[0] < 60 < 180 < dark[1]
     assert dark[2] > 180
+    assert dark[3] < 80 < 200 < light[3]  # grid lines, also of an axis that the figure does not mention
     assert all(count > 0 for count in marks(page))
     assert errors == []
     page.screenshot(path=tmp_path / "dark.png", full_page=True)

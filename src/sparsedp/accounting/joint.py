@@ -14,7 +14,7 @@ from sparsedp.accounting.tilted import TiltedLoss, convolve
 
 _RESOLUTION = 0.01  # of the standard deviation of the joint loss, or of 1 where that is wider
 _MAX_POINTS = 1 << 21
-_REACH = 4.0  # a tilt is trusted this many tilted standard deviations around its mean
+_REACH = 4.0  # the next tilt's mean is about this many standard deviations away
 _TAIL = 1e-60
 _LOG_NEGLIGIBLE = -28.0
 
@@ -41,16 +41,16 @@ def joint(parts: Sequence[tuple[Pair, int]]) -> Pair:
 def _stitched(
     losses: Sequence[tuple[GridLoss, int]], sketch: Sketch, low: float, high: float, symmetric: bool
 ) -> Atoms:
-    """Compose under a ladder of tilts, and take each loss from the tilt that has it in its bulk."""
+    """Compose under a ladder of tilts, and take each loss from the tilt that sees it best."""
     step = losses[0][0].step
     first, last = math.floor(low / step), math.ceil(high / step)
     log_p = np.full(last - first + 1, -np.inf)
-    distance = np.full(last - first + 1, np.inf)
-    for tilt, mean, std in sketch.ladder(low, high, _REACH):
+    log_noise = np.full(last - first + 1, np.inf)
+    for tilt in sketch.ladder(low, high, _REACH):
         composed = convolve(
             [loss.tilted(tilt).repeated(times, _LOG_NEGLIGIBLE, 0.0) for loss, times in losses]
         )
-        _lay(composed, mean, std, first, log_p, distance)
+        _lay(composed, first, log_p, log_noise)
     grid = step * np.arange(first, last + 1, dtype=np.float64)
     p, q = np.exp(log_p), np.exp(log_p - grid)
     infinity = sum(times * loss.infinity for loss, times in losses) + _TAIL
@@ -58,17 +58,15 @@ def _stitched(
     return Atoms(grid, p, q, infinity, minus_infinity, symmetric)
 
 
-def _lay(composed: TiltedLoss, mean: float, std: float, first: int, log_p: Array, distance: Array) -> None:
-    """Write ln P-mass where this tilt's mean is nearer, in standard deviations, than those before."""
+def _lay(composed: TiltedLoss, first: int, log_p: Array, log_noise: Array) -> None:
+    """Write ln P-mass wherever this tilt's rounding, which is in proportion to e^(log_scale - tilt loss), is least."""
     start, stop = max(composed.first, first), min(composed.first + len(composed.weights), first + len(log_p))
     if start >= stop:
         return
     source = slice(start - composed.first, stop - composed.first)
     target = slice(start - first, stop - first)
-    losses = composed.losses[source]
-    away = np.abs(losses - mean) / std
-    nearer = away < distance[target]
+    level = composed.log_scale - composed.tilt * composed.losses[source]
+    better = level < log_noise[target]
     with np.errstate(divide="ignore"):
-        values = np.log(composed.weights[source]) + composed.log_scale - composed.tilt * losses
-    log_p[target] = np.where(nearer, values, log_p[target])
-    distance[target] = np.where(nearer, away, distance[target])
+        log_p[target] = np.where(better, np.log(composed.weights[source]) + level, log_p[target])
+    log_noise[target] = np.where(better, level, log_noise[target])

@@ -24,6 +24,7 @@ def tolerance(epsilon: float) -> float:
 
 
 _RELATIVE = 1e-3  # how far above the exact delta a bound may lie
+_STEEP = 1e6
 
 
 @dataclass(frozen=True)
@@ -128,9 +129,9 @@ def _settle(direction: Direction, delta: float, tolerance: float, enough: float)
 def _decay(loss: TiltedLoss, epsilon: float) -> float:
     """-d ln delta / d epsilon just above `epsilon`."""
     here, gap = loss.delta_at(epsilon), 0.03 * epsilon or loss.step
-    for _ in range(20):
+    for _ in range(8):
         there = loss.delta_at(epsilon + gap)
-        if there > here / 1e6:
-            return max(math.log(here / there) / gap, 0.0)
-        gap /= 2  # beyond the largest loss there is nothing
-    return loss.tilt
+        if there > here / _STEEP:
+            break
+        gap /= 2  # close to the largest loss, beyond which there is nothing
+    return math.log(here / max(there, here / _STEEP)) / gap if here > 0 else loss.tilt

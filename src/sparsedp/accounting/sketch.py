@@ -132,23 +132,18 @@ class Sketch:
         ends = [(part.count * part.losses[0], part.count * part.losses[-1]) for part in self.parts]
         return max(low, sum(end[0] for end in ends)), min(high, sum(end[1] for end in ends))
 
-    def ladder(self, low: float, high: float, reach: float) -> Iterator[tuple[float, float, float]]:
-        """Tilts, with their means and standard deviations, whose bulks cover `low` to `high`."""
-        tilt = -0.5
+    def ladder(self, low: float, high: float, reach: float) -> Iterator[float]:
+        """Tilts, their means about `reach` standard deviations apart, that cover the losses from `low` to `high`."""
         for direction in (-1, 1):
-            tilt = -0.5 if direction < 0 else -0.5 + self._stride(-0.5, reach)
+            tilt = -0.5  # the middle: a symmetric pair is centred by it
             for _ in range(200):
                 mean, variance = self.moments(tilt)
                 std = math.sqrt(max(variance, 1e-300))
-                yield tilt, mean, std
-                if (direction > 0 and mean + reach * std >= high) or (
-                    direction < 0 and mean - reach * std <= low
-                ):
+                if direction < 0 or tilt > -0.5:
+                    yield tilt
+                if direction * mean + reach * std >= (high if direction > 0 else -low):
                     break
-                tilt += direction * self._stride(tilt, reach)
-
-    def _stride(self, tilt: float, reach: float) -> float:
-        return reach / math.sqrt(max(self.moments(tilt)[1], 1e-300))
+                tilt += direction * reach / std
 
 
 def _part(pair: Pair, count: int, tail: float, reverse: bool) -> Part:

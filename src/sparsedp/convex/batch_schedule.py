@@ -46,6 +46,12 @@ class BatchSchedule:
     delta: float
     adjacency: str
 
+    def __post_init__(self) -> None:
+        check_positive("noise", self.noise)
+        top = level_probabilities(self.size).size - 1
+        if self.levels.size and not 0 <= self.levels.min() <= self.levels.max() <= top:
+            raise ValueError(f"levels must lie in 0 .. {top} for {self.size} examples")
+
     @property
     def steps(self) -> int:
         """How many steps fit into the budget."""

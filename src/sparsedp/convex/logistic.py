@@ -42,7 +42,7 @@ class PrivateLogisticRegression(PrivateLinearClassifier):
         D in the theorem's ``lam``: a bound on the norm of good weights.
     domain : Box, Ball, Simplex or None, default=None
         Where the weights may lie (output only).
-    goal : {"empirical", "population"}, default="population"
+    goal : {"empirical", "population"}, default="empirical"
         Which risk the theorem's ``lam`` is for.
     fit_intercept : bool, default=True
         Adds a constant feature of value ``intercept_scaling``, regularised like the others.
@@ -81,7 +81,7 @@ class PrivateLogisticRegression(PrivateLinearClassifier):
         lam: float | None = None,
         radius: float = 10.0,
         domain: Domain | None = None,
-        goal: Goal = "population",
+        goal: Goal = "empirical",
         fit_intercept: bool = True,
         intercept_scaling: float = 0.25,
         steepest: float = 0.5,

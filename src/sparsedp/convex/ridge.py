@@ -53,7 +53,7 @@ class PrivateRidge(RegressorMixin, PrivateLinearModel):  # type: ignore[misc]
         lam: float | None = None,
         radius: float = 1.0,
         target_bound: float = 1.0,
-        goal: Goal = "population",
+        goal: Goal = "empirical",
         fit_intercept: bool = True,
         intercept_scaling: float = 0.25,
         seed: int | None = None,

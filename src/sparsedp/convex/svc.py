@@ -34,7 +34,7 @@ class PrivateLinearSVC(PrivateLinearClassifier):
         lam: float | None = None,
         radius: float = 10.0,
         domain: Domain | None = None,
-        goal: Goal = "population",
+        goal: Goal = "empirical",
         fit_intercept: bool = True,
         intercept_scaling: float = 0.25,
         smoothing: float = 0.5,

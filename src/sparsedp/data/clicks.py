@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -63,19 +64,24 @@ class ClickData:
 
     def take(self, rows: ArrayLike) -> Batch:
         """Return the examples at some rows, in that order, as arrays."""
+        return self._examples.take(self._checked(rows))
+
+    def _checked(self, rows: ArrayLike) -> Rows:
+        """Return where in the memory some rows are."""
         wanted = np.asarray(rows, np.int64)
         if wanted.ndim != 1:
             raise ValueError(f"rows must be a list of row numbers, got shape {wanted.shape}")
         if len(wanted) and not (wanted.min() >= 0 and wanted.max() < len(self)):
             raise IndexError(f"rows must lie in 0..{len(self) - 1}, got {wanted.min()}..{wanted.max()}")
-        return self._examples.take(self._rows.at(wanted))
+        return self._rows.at(wanted)
 
     def __getitem__(self, row: int) -> tuple[tuple[Any, ...], torch.Tensor]:
         (numeric, ids, *bags), label = self.take([row]).tensors()
         return (numeric[0], ids[0], *bags), label[0]
 
     def __getitems__(self, rows: Sequence[int] | Rows) -> tuple[tuple[Any, ...], torch.Tensor]:
-        return self.take(rows).tensors()
+        # Models do not look at the time: to leave it out is a page of the disk less an example.
+        return dataclasses.replace(self._examples, time=None).take(self._checked(rows)).tensors()
 
     def loader(self, batch_size: int, *, shuffle: bool = False, **options: Any) -> DataLoader[Any]:
         """Return a torch loader over whole batches; further options are those of torch's `DataLoader`."""

@@ -86,7 +86,8 @@ function draw() {
   for (const [id, chart] of Object.entries(charts)) {
     const layout = structuredClone(chart.layout);
     Object.assign(layout, {paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: {color: text},
-      margin: {l: 62, r: 16, t: 12, b: 52}, legend: {orientation: "h", y: 1.14}, autosize: true});
+      margin: {l: 62, r: 16, t: 12, b: 52}, legend: {orientation: "h", yanchor: "bottom", y: 1.02}, autosize: true});
+    for (const axis of ["xaxis", "yaxis"]) layout[axis] ??= {};
     for (const key of Object.keys(layout)) {
       if (/^[xy]axis/.test(key)) Object.assign(layout[key], {gridcolor: line, zerolinecolor: line});
     }

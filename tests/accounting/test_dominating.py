@@ -1,0 +1,92 @@
+import math
+
+import pytest
+from dp_accounting import SampledWithoutReplacementDpEvent, UnsupportedDpEvent
+
+from sparsedp.accounting import (
+    BoundedRangeGaussianDpEvent,
+    ComposedDpEvent,
+    GaussianDpEvent,
+    LaplaceDpEvent,
+    NonPrivateDpEvent,
+    NoOpDpEvent,
+    PoissonSampledDpEvent,
+    SelfComposedDpEvent,
+    ZCDpEvent,
+)
+from sparsedp.accounting.bounded_range import BoundedRange
+from sparsedp.accounting.dominating import NoPrivacy, dominating_pairs, merged
+from sparsedp.accounting.pairs import Gaussian
+from sparsedp.accounting.sampling import PoissonSampled
+
+
+def test_nests_are_flattened_with_their_counts():
+    inner = ComposedDpEvent([LaplaceDpEvent(1.0), SelfComposedDpEvent(LaplaceDpEvent(1.0), 4), NoOpDpEvent()])
+    nest = [(SelfComposedDpEvent(inner, 3), 2), (LaplaceDpEvent(2.0), 0)]
+    assert merged(nest) == [(LaplaceDpEvent(1.0), 30)]
+
+
+def test_the_order_of_events_does_not_matter():
+    one, two = (GaussianDpEvent(1.0), 2), (LaplaceDpEvent(3.0), 5)
+    assert merged([one, two]) == merged([two, one])
+
+
+def test_gaussians_become_one():
+    pairs = dominating_pairs([(GaussianDpEvent(2.0), 8), (BoundedRangeGaussianDpEvent(0, 0.5, 1.0), 2)])
+    assert pairs == [(Gaussian(2.0), 1)]
+
+
+def test_a_joint_event_without_draws_is_the_sampled_gaussian():
+    joint = PoissonSampledDpEvent(0.01, BoundedRangeGaussianDpEvent(0, 0.5, 2.0))
+    assert dominating_pairs([(joint, 7)]) == [(PoissonSampled(Gaussian(0.5), 0.01), 7)]
+
+
+def test_releases_of_one_batch_are_merged_before_they_are_sampled():
+    batch = PoissonSampledDpEvent(0.01, ComposedDpEvent([GaussianDpEvent(1.0), GaussianDpEvent(1.0)]))
+    assert dominating_pairs([(batch, 1)]) == [(PoissonSampled(Gaussian(math.sqrt(2)), 0.01), 1)]
+
+
+def test_events_that_say_nothing_cost_nothing():
+    silent = [
+        NoOpDpEvent(),
+        GaussianDpEvent(math.inf),
+        BoundedRangeGaussianDpEvent(5, 0.0),
+        PoissonSampledDpEvent(0.0, GaussianDpEvent(1.0)),
+        PoissonSampledDpEvent(0.5, NoOpDpEvent()),
+    ]
+    assert dominating_pairs([(event, 3) for event in silent]) == []
+
+
+def test_draws_alone():
+    assert dominating_pairs([(BoundedRangeGaussianDpEvent(3, 0.5), 4)]) == [(BoundedRange(0.5), 12)]
+
+
+@pytest.mark.parametrize(
+    "event", [NonPrivateDpEvent(), GaussianDpEvent(0.0), LaplaceDpEvent(0.0), PoissonSampledDpEvent(0.1, GaussianDpEvent(0.0))]
+)
+def test_publishing_the_data_has_no_pair(event):
+    with pytest.raises(NoPrivacy):
+        dominating_pairs([(event, 1)])
+
+
+@pytest.mark.parametrize(
+    ("event", "message"),
+    [
+        (UnsupportedDpEvent(), "UnsupportedDpEvent"),
+        (SampledWithoutReplacementDpEvent(100, 10, GaussianDpEvent(1.0)), "SampledWithoutReplacementDpEvent"),
+        (PoissonSampledDpEvent(0.1, UnsupportedDpEvent()), "UnsupportedDpEvent"),
+        (PoissonSampledDpEvent(1.5, GaussianDpEvent(1.0)), "sampling_probability"),
+        (GaussianDpEvent(-1.0), "noise_multiplier"),
+        (GaussianDpEvent(math.nan), "noise_multiplier"),
+        (SelfComposedDpEvent(GaussianDpEvent(1.0), -1), "count"),
+        ("gaussian", "event must be a DpEvent"),
+    ],
+)
+def test_what_has_no_pair_is_named(event, message):
+    with pytest.raises(ValueError, match=message):
+        dominating_pairs([(event, 1)])
+
+
+def test_negative_counts_are_refused():
+    with pytest.raises(ValueError, match="count"):
+        dominating_pairs([(ZCDpEvent(0.1), -1)])

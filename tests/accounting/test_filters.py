@@ -1,0 +1,154 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparsedp.accounting import (
+    AdaptiveFilter,
+    BudgetExceeded,
+    GDPFilter,
+    GaussianDpEvent,
+    PureDpEvent,
+    RenyiFilter,
+    ZCDPFilter,
+    epsilon_of,
+)
+from sparsedp.accounting.filters import zcdp_epsilon
+
+costs = st.lists(st.floats(0, 0.5), min_size=1, max_size=40)
+
+
+def run(budget, wanted):
+    """Spend what fits, as an adaptive analyst would: refused costs are skipped, smaller ones tried after them."""
+    taken = []
+    for cost in wanted:
+        if budget.admits(cost):
+            budget.spend(cost)
+            taken.append(cost)
+        else:
+            before = budget.spent
+            with pytest.raises(BudgetExceeded):
+                budget.spend(cost)
+            assert budget.spent == before
+    return taken
+
+
+@given(costs)
+def test_zcdp_stops_before_the_budget(wanted):
+    budget = ZCDPFilter(1.0)
+    taken = run(budget, wanted)
+    assert math.fsum(taken) <= 1.0
+    assert budget.spent == pytest.approx(math.fsum(taken), rel=1e-15)
+
+
+@given(costs)
+def test_gdp_stops_before_the_budget(wanted):
+    budget = GDPFilter(1.0)
+    taken = run(budget, wanted)
+    assert math.fsum(cost**2 for cost in taken) <= 1.0
+    assert budget.spent == pytest.approx(math.hypot(*taken), rel=1e-12)
+
+
+@given(costs)
+def test_renyi_stops_before_the_budget(wanted):
+    budget = RenyiFilter(8.0, 1.0)
+    assert math.fsum(run(budget, wanted)) <= 1.0
+
+
+@given(st.lists(st.tuples(st.floats(0, 0.3), st.floats(0, 1e-6)), min_size=1, max_size=40))
+def test_the_adaptive_filter_stops_before_either_budget(wanted):
+    budget = AdaptiveFilter(1.0, 1e-5)
+    taken = run(budget, wanted)
+    squares = math.fsum(epsilon**2 for epsilon, _ in taken)
+    assert math.sqrt(2 * math.log(1 / 5e-6) * squares) + squares / 2 <= 1.0 + 1e-12
+    assert math.fsum(delta for _, delta in taken) <= 5e-6
+    assert budget.spent[0] <= 1.0
+    assert budget.spent[1] <= 1e-5
+
+
+def test_the_last_cost_that_fits_exactly_is_admitted():
+    budget = ZCDPFilter(1.0)
+    for _ in range(10):
+        budget.spend(0.1)  # in floating point a running sum would pass 1 here
+    assert not budget.admits(1e-12)
+    assert budget.admits(0.0)
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 1.0, 20.0])
+@pytest.mark.parametrize("delta", [1e-30, 1e-6, 0.1])
+def test_budgets_from_epsilon_and_delta(epsilon, delta):
+    rho = ZCDPFilter.for_epsilon(epsilon, delta).rho
+    assert zcdp_epsilon(rho, delta) <= epsilon
+    assert zcdp_epsilon(rho * 1.001, delta) > epsilon
+    mu = GDPFilter.for_epsilon(epsilon, delta).mu
+    assert epsilon_of([(GaussianDpEvent(1 / mu), 1)], delta) == pytest.approx(epsilon, rel=1e-6)
+    assert mu**2 / 2 > rho  # a Gaussian is more than its zCDP
+
+
+def test_a_renyi_budget_implies_its_epsilon():
+    budget = RenyiFilter.for_epsilon(1.0, 1e-6, 30.0)
+    # Order a of a Gaussian of mu: a mu^2 / 2.
+    mu = math.sqrt(2 * budget.budget / 30.0)
+    assert epsilon_of([(GaussianDpEvent(1 / mu), 1)], 1e-6) < 1.0
+    with pytest.raises(ValueError, match="order 2"):
+        RenyiFilter.for_epsilon(1.0, 1e-6, 2.0)
+
+
+def test_steps_of_bias_reduced_sgd_are_charged_by_their_own_level():
+    # Step s at level N_s costs (3 2^(N_s + 1) + 1) (epsilon, delta) / (16 n): a costly step must not be charged like the
+    # cheap one that comes after it.
+    n, epsilon, delta = 1024, 1.0, 1e-6
+
+    def cost(level):
+        share = (3 * 2 ** (level + 1) + 1) / (16 * n)
+        return share * epsilon, share * delta
+
+    budget = AdaptiveFilter(epsilon / 2, delta / 2)
+    budget.spend(cost(6))
+    costly = budget.spent
+    budget.spend(cost(0))
+    assert budget.spent[0] > costly[0] > AdaptiveFilter(epsilon / 2, delta / 2).spent[0]
+
+
+def test_the_linear_term_stands_outside_the_root():
+    # With epsilon^2/2 inside the root, as SGO theorem A.4 prints it, 40 releases of 0.5 would pass for epsilon 14.2.
+    slack, count, epsilon = 1e-5, 40, 0.5
+    squares = count * epsilon**2
+    printed = math.sqrt(2 * math.log(1 / slack) * squares + squares / 2)
+    budget = AdaptiveFilter(100.0, 2 * slack, slack)
+    for _ in range(count):
+        budget.spend((epsilon, 0.0))
+    assert budget.spent[0] > printed + 4
+    # An adaptive bound lies above the exact cost of the same fixed releases.
+    assert epsilon_of([(PureDpEvent(epsilon), count)], slack) < budget.spent[0]
+
+
+def test_where_the_printed_form_is_unsafe():
+    # Large budgets: the exact composition of fixed releases, at the slack, costs more than the printed formula says.
+    slack, count, epsilon = 0.1, 60, 1.0
+    squares = count * epsilon**2
+    printed = math.sqrt(2 * math.log(1 / slack) * squares + squares / 2)
+    assert epsilon_of([(PureDpEvent(epsilon), count)], slack) > printed
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda: ZCDPFilter(0.0), "rho"),
+        (lambda: ZCDPFilter(1.0).admits(-1.0), "cost"),
+        (lambda: ZCDPFilter(1.0).spend(math.nan), "cost"),
+        (lambda: GDPFilter(math.inf), "mu"),
+        (lambda: GDPFilter(1.0).admits(math.inf), "cost"),
+        (lambda: RenyiFilter(1.0, 1.0), "order"),
+        (lambda: RenyiFilter(2.0, -1.0), "budget"),
+        (lambda: RenyiFilter.for_epsilon(1.0, 1e-6, 0.5), "order"),
+        (lambda: AdaptiveFilter(0.0, 1e-6), "epsilon"),
+        (lambda: AdaptiveFilter(1.0, 0.0), "delta"),
+        (lambda: AdaptiveFilter(1.0, 1e-6, 1e-5), "slack"),
+        (lambda: AdaptiveFilter(1.0, 1e-6).admits((0.1, -1.0)), "cost"),
+    ],
+)
+def test_bad_arguments_are_named(call, name):
+    with pytest.raises(ValueError, match=f"^{name}"):
+        call()
