@@ -88,7 +88,7 @@ class LogicalBatch:
     def clip_weights(self, squared_norms: Floats, clip: float) -> Tensor:
         """What each recorded gradient is multiplied with, so that its example's norm is at most ``clip``."""
         norms = np.sqrt(squared_norms)
-        factors = np.minimum(1.0, clip * CLIP_SLACK / np.maximum(norms, np.finfo(np.float64).tiny))
+        factors = np.minimum(1.0, clip * CLIP_SLACK / np.maximum(norms, 1e-100))
         self.clip_factors = factors
         return torch.from_numpy((factors * self.scales * self.finite).astype(np.float32))
 
