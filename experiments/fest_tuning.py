@@ -33,6 +33,7 @@ SHARPER = (
     ("adafest", 32768, 5.0, 0.2, 400.0, 2.0, 100.0),
     ("adafest", 32768, 5.0, 0.5, 400.0, 2.0, 100.0),
     ("adafest", 32768, 5.0, 1.0, 400.0, 2.0, 20.0),
+    ("adafest", 32768, 5.0, 0.5, 400.0, 2.0, 20.0),
 )
 """A sharper count: noise ratio and false positives stand last."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparsedp.accounting.pairs import Array, Pair
-from sparsedp.accounting.tilted import TiltedLoss
+from sparsedp.accounting.tilted import MAX_POINTS, GridTooLarge, TiltedLoss
 
 _LARGE = 700.0  # e^700 is still a float
 
@@ -56,8 +56,10 @@ def discretise(pair: Pair, step: float, tail: float) -> GridLoss:
     `upper e^-high + lower e^-low = q`. Clipping `upper` to [0, p] only guards against rounding.
     """
     low, high = pair.span(tail)
-    first = math.floor(low / step)
-    edges = step * np.arange(first, math.ceil(high / step) + 1, dtype=np.float64)
+    first, last = math.floor(low / step), math.ceil(high / step)
+    if last - first >= MAX_POINTS:
+        raise GridTooLarge
+    edges = step * np.arange(first, last + 1, dtype=np.float64)
     p, q = pair.cells(edges)
     inner_p, inner_q = p[1:-1], q[1:-1]
     with np.errstate(over="ignore"):

@@ -59,7 +59,7 @@ def _draw(axes: Axes, figure: go.Figure) -> None:
     _axis(axes, "x", layout.get("xaxis", {}))
     _axis(axes, "y", layout.get("yaxis", {}))
     if axes.get_legend_handles_labels()[1]:
-        axes.legend(fontsize=8)
+        axes.legend(fontsize=8, loc="upper right")
 
 
 def _scatter(axes: Axes, trace: Any) -> None:
