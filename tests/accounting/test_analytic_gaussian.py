@@ -28,7 +28,9 @@ def test_sigma_delta_and_epsilon_invert_each_other(epsilon, delta):
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 5.0])
 def test_agrees_with_dp_accounting(epsilon):
-    assert analytic_gaussian_sigma(epsilon, 1e-5) == pytest.approx(get_sigma_gaussian(epsilon, 1e-5), rel=1e-8)
+    assert analytic_gaussian_sigma(epsilon, 1e-5) == pytest.approx(
+        get_sigma_gaussian(epsilon, 1e-5), rel=1e-8
+    )
 
 
 @pytest.mark.parametrize(("epsilon", "mu"), [(0.5, 0.3), (2.0, 1.0), (0.01, 0.05), (30.0, 5.0), (3.0, 40.0)])

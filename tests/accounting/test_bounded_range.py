@@ -27,7 +27,10 @@ def hockey_stick(p, q, epsilon):
 @settings(deadline=None)
 def test_the_curve_is_above_every_two_outcome_mechanism_and_touches_the_worst(epsilon, share, at):
     loss = at * epsilon
-    assert bounded_range_delta(loss, epsilon) >= hockey_stick(*two_outcomes(epsilon, share * epsilon), loss) - 1e-12
+    assert (
+        bounded_range_delta(loss, epsilon)
+        >= hockey_stick(*two_outcomes(epsilon, share * epsilon), loss) - 1e-12
+    )
     worst = hockey_stick(*two_outcomes(epsilon, (loss + epsilon) / 2), loss)
     assert bounded_range_delta(loss, epsilon) == pytest.approx(worst, rel=1e-9, abs=1e-12)
 
@@ -115,7 +118,9 @@ def test_sampled_draws_against_simulation():
     for loss in (0.1, 0.4):
         gains = -np.expm1(np.minimum(loss - losses, 0))
         # Six standard errors: a false alarm has probability below 1e-8.
-        assert delta_of([(event, 1)], loss) == pytest.approx(gains.mean(), abs=6 * gains.std() / math.sqrt(size))
+        assert delta_of([(event, 1)], loss) == pytest.approx(
+            gains.mean(), abs=6 * gains.std() / math.sqrt(size)
+        )
 
 
 def test_laplace_is_bounded_range_or_randomised_response():

@@ -32,7 +32,9 @@ def test_floats_come_back_exactly(place):
     assert cache.load("key") == float("inf")
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b'{"key": 1}', b"[]", b"null", b"\xff\xfe", b'{"key": "key", "value": 3}'])
+@pytest.mark.parametrize(
+    "damage", [b"", b"{", b'{"key": 1}', b"[]", b"null", b"\xff\xfe", b'{"key": "key", "value": 3}']
+)
 def test_a_damaged_entry_is_ignored_and_replaced(place, damage):
     cache.store("key", 1)
     only_file(place).write_bytes(damage)

@@ -14,7 +14,9 @@ def direction(pairs, tolerance, epsilon, delta):
     return Direction.towards(outline, grids, epsilon=epsilon, log_delta=math.log(delta), saddle=saddle)
 
 
-@pytest.mark.parametrize("pairs", [[(Gaussian(0.01), 10_000)], [(Gaussian(0.008), 10_000), (Gaussian(0.6), 1)]])
+@pytest.mark.parametrize(
+    "pairs", [[(Gaussian(0.01), 10_000)], [(Gaussian(0.008), 10_000), (Gaussian(0.6), 1)]]
+)
 @pytest.mark.parametrize("tolerance", [0.1, 1e-2, 1e-3])
 def test_the_grid_keeps_the_tolerance_and_is_not_much_finer(pairs, tolerance):
     exact = analytic_gaussian_epsilon(1e-6, 1.0)

@@ -62,7 +62,13 @@ def test_draws_alone():
 
 
 @pytest.mark.parametrize(
-    "event", [NonPrivateDpEvent(), GaussianDpEvent(0.0), LaplaceDpEvent(0.0), PoissonSampledDpEvent(0.1, GaussianDpEvent(0.0))]
+    "event",
+    [
+        NonPrivateDpEvent(),
+        GaussianDpEvent(0.0),
+        LaplaceDpEvent(0.0),
+        PoissonSampledDpEvent(0.1, GaussianDpEvent(0.0)),
+    ],
 )
 def test_publishing_the_data_has_no_pair(event):
     with pytest.raises(NoPrivacy):

@@ -17,7 +17,9 @@ from sparsedp.accounting.events import DpEvent
 )
 def test_our_events_are_values(event):
     assert isinstance(event, DpEvent)
-    assert event == type(event)(**{name: getattr(event, name) for name in event.__slots__ if name != "__weakref__"})
+    assert event == type(event)(
+        **{name: getattr(event, name) for name in event.__slots__ if name != "__weakref__"}
+    )
     assert hash(event) == hash(eval(repr(event)))
     assert PoissonSampledDpEvent(0.1, event) == PoissonSampledDpEvent(0.1, event)
     with pytest.raises(AttributeError):

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from sparsedp.accounting import (
     AdaptiveFilter,
     BudgetExceeded,
-    GDPFilter,
     GaussianDpEvent,
+    GDPFilter,
     PureDpEvent,
     RenyiFilter,
     ZCDPFilter,

@@ -26,7 +26,9 @@ def test_merging_only_costs(values):
 
 def test_merged_gaussians_cost_what_they_cost_apart():
     apart = epsilon_of([(GaussianDpEvent(0.8), 1), (GaussianDpEvent(1.3), 2)], 1e-6)
-    assert epsilon_of([(GaussianDpEvent(merge_sigmas(0.8, 1.3, 1.3)), 1)], 1e-6) == pytest.approx(apart, rel=1e-12)
+    assert epsilon_of([(GaussianDpEvent(merge_sigmas(0.8, 1.3, 1.3)), 1)], 1e-6) == pytest.approx(
+        apart, rel=1e-12
+    )
 
 
 def test_groups_clipped_apart():

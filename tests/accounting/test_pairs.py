@@ -18,7 +18,11 @@ from sparsedp.accounting.pairs import (
     randomized_response,
 )
 from sparsedp.accounting.sampling import PoissonSampled
-from sparsedp.accounting.shifted_gaussians import SampledReplacement, gaussian_mixture, truncated_poisson_gaussian
+from sparsedp.accounting.shifted_gaussians import (
+    SampledReplacement,
+    gaussian_mixture,
+    truncated_poisson_gaussian,
+)
 
 PAIRS = {
     "gaussian": Gaussian(0.7),
@@ -81,9 +85,15 @@ def test_sketches_lie_in_the_span(name):
 
 def test_normal_cells_keep_their_digits_in_tails_and_in_narrow_cells():
     # ncdf(30) is 1 - 1e-198: the reference needs more digits than that.
-    for z in (np.array([30.0, 30.0001, 30.5, 33.0]), np.array([-33.0, -30.0, -0.2, 0.3]), 1 + 1e-7 * np.arange(3)):
+    for z in (
+        np.array([30.0, 30.0001, 30.5, 33.0]),
+        np.array([-33.0, -30.0, -0.2, 0.3]),
+        1 + 1e-7 * np.arange(3),
+    ):
         with mpmath.workdps(300):
-            exact = [float(mpmath.ncdf(b) - mpmath.ncdf(a)) for a, b in itertools.pairwise(map(mpmath.mpf, z))]
+            exact = [
+                float(mpmath.ncdf(b) - mpmath.ncdf(a)) for a, b in itertools.pairwise(map(mpmath.mpf, z))
+            ]
         assert normal_cells(z)[1:-1] == pytest.approx(exact, rel=1e-9)
 
 

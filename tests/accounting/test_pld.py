@@ -120,7 +120,9 @@ def test_pure_dp_composes_like_the_binomial_it_is():
     count, epsilon = 40, 0.3
     truths = range(count + 1)
     exact = sum(
-        binom.pmf(k, count, 1 / (1 + math.exp(-epsilon))) * -math.expm1(min(3.0 - epsilon * (2 * k - count), 0)) for k in truths
+        binom.pmf(k, count, 1 / (1 + math.exp(-epsilon)))
+        * -math.expm1(min(3.0 - epsilon * (2 * k - count), 0))
+        for k in truths
     )
     found = delta_of([(PureDpEvent(epsilon), count)], 3.0)
     assert exact <= found <= exact * 1.003
@@ -144,9 +146,12 @@ def test_many_gaussians_on_a_grid_against_the_formula(delta):
 
 
 @given(
-    rate=st.floats(1e-5, 1), sigma=st.floats(0.5, 20), steps=st.integers(1, 2000), delta=st.floats(1e-12, 1e-2)
+    rate=st.floats(1e-5, 1),
+    sigma=st.floats(0.5, 20),
+    steps=st.integers(1, 2000),
+    delta=st.floats(1e-12, 1e-2),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_epsilon_and_delta_agree(rate, sigma, steps, delta):
     events = [(sampled(rate, sigma), steps)]
     epsilon = epsilon_answer(events, delta).epsilon
@@ -156,7 +161,7 @@ def test_epsilon_and_delta_agree(rate, sigma, steps, delta):
 
 
 @given(rate=st.floats(1e-4, 0.5), sigma=st.floats(0.6, 5), steps=st.integers(1, 500))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_more_noise_fewer_steps_and_less_sampling_never_cost_more(rate, sigma, steps):
     here = epsilon_answer([(sampled(rate, sigma), steps)], 1e-6).epsilon
     slack = 2 * tolerance(here)

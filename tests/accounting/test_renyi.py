@@ -24,7 +24,9 @@ def test_zcdp_costs_what_its_conversion_says(rho, delta):
 
 
 def test_zcdp_adds_before_it_is_converted():
-    assert epsilon_of([(ZCDpEvent(0.01), 50)], 1e-6) == pytest.approx(epsilon_of([(ZCDpEvent(0.5), 1)], 1e-6), rel=1e-9)
+    assert epsilon_of([(ZCDpEvent(0.01), 50)], 1e-6) == pytest.approx(
+        epsilon_of([(ZCDpEvent(0.5), 1)], 1e-6), rel=1e-9
+    )
 
 
 def test_zcdp_composes_with_loss_distributions():

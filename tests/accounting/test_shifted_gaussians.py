@@ -27,11 +27,16 @@ def test_mixture_agrees_with_dp_accounting(reverse):
 
 def test_replacement_agrees_with_dp_accounting():
     theirs = privacy_loss_distribution.from_gaussian_mechanism(
-        1.5, sampling_prob=0.2, value_discretization_interval=1e-2, neighboring_relation=NeighboringRelation.REPLACE_ONE
+        1.5,
+        sampling_prob=0.2,
+        value_discretization_interval=1e-2,
+        neighboring_relation=NeighboringRelation.REPLACE_ONE,
     )
     ours = discretise(SampledReplacement(1 / 1.5, 0.2), 1e-2, 1e-15)
     epsilons = [0.0, 0.1, 0.5, 1.0]
-    assert deltas(ours, epsilons) == pytest.approx([theirs.get_delta_for_epsilon(e) for e in epsilons], rel=1e-6)
+    assert deltas(ours, epsilons) == pytest.approx(
+        [theirs.get_delta_for_epsilon(e) for e in epsilons], rel=1e-6
+    )
 
 
 def test_the_inverse_of_the_loss():
@@ -51,7 +56,12 @@ def test_truncation_costs_and_certainty_of_no_truncation_does_not():
 
 @pytest.mark.parametrize(
     ("shifts", "probabilities", "name"),
-    [([], [], "sampling_probs"), ([0, 1], [1.0], "sampling_probs"), ([-1, 1], [0.5, 0.5], "sensitivities"), ([0, 1], [0.5, 0.4], "sens")],
+    [
+        ([], [], "sampling_probs"),
+        ([0, 1], [1.0], "sampling_probs"),
+        ([-1, 1], [0.5, 0.5], "sensitivities"),
+        ([0, 1], [0.5, 0.4], "sens"),
+    ],
 )
 def test_bad_mixtures_are_named(shifts, probabilities, name):
     with pytest.raises(ValueError, match=f"^{name}"):

@@ -33,7 +33,9 @@ def test_a_round_loses_at_most_what_is_claimed_and_nearly_that(threshold_scale, 
 def test_rounds_and_answers_compose():
     event = SparseVectorDpEvent(5, 20.0, 40.0, 25.0)
     parts = [(PureDpEvent(1 / 20 + 2 / 40), 5), (LaplaceDpEvent(25.0), 5)]
-    assert epsilon_of([(event, 3)], 1e-6) == pytest.approx(epsilon_of([(e, 3 * n) for e, n in parts], 1e-6), rel=1e-9)
+    assert epsilon_of([(event, 3)], 1e-6) == pytest.approx(
+        epsilon_of([(e, 3 * n) for e, n in parts], 1e-6), rel=1e-9
+    )
 
 
 def test_pure_composition_is_the_limit_of_small_delta():

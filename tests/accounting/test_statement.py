@@ -18,7 +18,13 @@ def statement(**changes):
 
 def test_says_everything_an_epsilon_needs():
     text = str(statement(notes=("valid for the final model only",)))
-    for part in ("(1, 1e-07)-DP", "add-or-remove-one", "example", "the final model", "valid for the final model only"):
+    for part in (
+        "(1, 1e-07)-DP",
+        "add-or-remove-one",
+        "example",
+        "the final model",
+        "valid for the final model only",
+    ):
         assert part in text
     assert "NOT PRIVATE" not in text
 

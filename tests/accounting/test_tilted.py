@@ -51,7 +51,9 @@ def test_epsilon_is_zero_where_delta_is_large():
     loss = discretise(Gaussian(0.2), 2**-8, 1e-15).tilted(0.0)
     assert loss.epsilon_at(0.5) == 0
     assert loss.epsilon_at(1e-13) > 0
-    assert discretise(Gaussian(0.2), 2**-8, 1e-3).tilted(0.0).epsilon_at(1e-5) == math.inf  # too much mass unplaced
+    assert (
+        discretise(Gaussian(0.2), 2**-8, 1e-3).tilted(0.0).epsilon_at(1e-5) == math.inf
+    )  # too much mass unplaced
 
 
 def test_below_the_grid_nothing_is_claimed():
@@ -78,7 +80,9 @@ def test_coarsening_only_adds_and_keeps_the_masses(factor):
 def test_convolution_adds_losses():
     parts = [discretise(Gaussian(mu), 2**-9, 1e-14).tilted(1.0) for mu in (0.6, 0.8)]
     for epsilon in (0.5, 2.0):
-        assert convolve(parts).delta_at(epsilon) == pytest.approx(analytic_gaussian_delta(epsilon, 1.0), rel=1e-3)
+        assert convolve(parts).delta_at(epsilon) == pytest.approx(
+            analytic_gaussian_delta(epsilon, 1.0), rel=1e-3
+        )
 
 
 def test_grids_that_are_too_large_are_refused():

@@ -11,7 +11,11 @@ from sparsedp.accounting import validation as v
 @pytest.mark.parametrize(
     ("check", "good", "bad"),
     [
-        (lambda x: v.check_positive("sigma", x), [1e-300, 2, np.float32(3)], [0, -1, math.inf, math.nan, "a", None]),
+        (
+            lambda x: v.check_positive("sigma", x),
+            [1e-300, 2, np.float32(3)],
+            [0, -1, math.inf, math.nan, "a", None],
+        ),
         (lambda x: v.check_non_negative("sigma", x), [0, 5], [-1e-300, math.inf, math.nan, "a"]),
         (lambda x: v.check_finite("sigma", x), [-3, 0.5], [math.inf, -math.inf, math.nan]),
         (lambda x: v.check_number("sigma", x), [-math.inf, 0.5], [math.nan, "x", [1, 2]]),
@@ -19,7 +23,11 @@ from sparsedp.accounting import validation as v
         (lambda x: v.check_delta(x, "sigma"), [1e-300, 0.5], [0, 1, -0.1, 1.5, math.nan]),
         (lambda x: v.check_probability("sigma", x), [0, 0.5, 1], [-1e-9, 1.0001, math.nan, math.inf]),
         (lambda x: v.check_rate("sigma", x), [1e-9, 1], [0, 1.1, -1, math.nan]),
-        (lambda x: v.check_count("sigma", x), [1, 7.0, np.int32(3)], [0, -1, 2.5, math.nan, math.inf, "3", None, True]),
+        (
+            lambda x: v.check_count("sigma", x),
+            [1, 7.0, np.int32(3)],
+            [0, -1, 2.5, math.nan, math.inf, "3", None, True],
+        ),
     ],
 )
 def test_bad_values_are_named(check, good, bad):

@@ -58,23 +58,27 @@ class Outline:
     def grids(self, saddle: float, decay: float, tolerance: float) -> Grids:
         """The widest grids that, by the sketch's estimate, move epsilon by `tolerance` at most.
 
-        Rounding that keeps P- and Q-mass and adds a variance v moves a tail e^(-decay loss) by (1 + decay) v / 2; the
-        losses that matter are those tilted by `saddle`. Half of the tolerance goes to rounding each copy to its step,
-        half to rounding blocks of copies to the common one.
+        Rounding that keeps P- and Q-mass and adds a variance v moves a tail e^(-decay loss) by (1 + decay) v / 2, and
+        never by more than a step a copy; the losses that matter are those tilted by `saddle`. Half of the tolerance
+        goes to rounding each copy to its step, half to rounding blocks of copies to the common one.
         """
         blocks = sum(math.isqrt(count) + 1 for _, count in self.pairs)
-        variance = tolerance / (1 + decay)
-        common = 2.0 ** math.floor(math.log2(min(math.sqrt(6 * variance / blocks), _COARSEST)))
+        share, variance = tolerance / (2 * len(self.pairs)), tolerance / (1 + decay)
+        common = _power_of_two(max(math.sqrt(6 * variance / blocks), tolerance / (2 * blocks)))
         widest = common if len(self.pairs) > 1 else _COARSEST
         steps = []
-        for (pair, _), part in zip(self.pairs, self.sketch.parts, strict=True):
+        for (pair, count), part in zip(self.pairs, self.sketch.parts, strict=True):
             low, high = pair.span(self.tail)
-            narrowest = max(_FINEST, 4 * (high - low) / MAX_POINTS)
+            narrowest = max(_FINEST, 4 * (high - low) / MAX_POINTS, share / count)
             step = widest
             while step / 2 > narrowest and part.rounding(saddle, step) > variance / len(self.pairs):
                 step /= 2
             steps.append(step)
         return Grids(tuple(steps), max(common, *steps))
+
+
+def _power_of_two(limit: float) -> float:
+    return float(2.0 ** math.floor(math.log2(min(max(limit, _FINEST), _COARSEST))))
 
 
 @dataclass(frozen=True)

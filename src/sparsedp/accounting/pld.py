@@ -7,6 +7,7 @@ safe.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sparsedp.accounting.analytic_gaussian import analytic_gaussian_delta, analytic_gaussian_epsilon
@@ -25,6 +26,7 @@ def tolerance(epsilon: float) -> float:
 
 _RELATIVE = 1e-3  # how far above the exact delta a bound may lie
 _STEEP = 1e6
+_LEAST = -690.0  # ln of about the smallest delta that is told from zero
 
 
 @dataclass(frozen=True)
@@ -68,17 +70,17 @@ def delta_bound(events: Events, epsilon: float) -> float:
 
 
 def _delta_one_way(pairs: Pairs, reverse: bool, epsilon: float) -> float:
-    """Delta in one direction, first roughly, then on a grid that fits what was found."""
+    """Delta in one direction, first roughly, then settled."""
     outline = Outline.of(pairs, reverse=reverse, log_delta=-90.0)
     saddle, log_delta = outline.sketch.tilt_for_epsilon(epsilon)
     delta, decay = 1.0, max(saddle, 1e-9)
-    for precision in (0.1, 0.01, _RELATIVE):
+    for precision in (0.1, _RELATIVE):
         # An epsilon off by x makes a delta wrong by a factor of e^(decay x).
         grids = outline.grids(saddle, decay, max(precision / decay, 1e-9))
         direction = Direction.towards(outline, grids, epsilon=epsilon, log_delta=log_delta, saddle=saddle)
-        loss, _ = direction.compose_affordably(grids)
-        delta = min(delta, loss.delta_at(epsilon) * (1 + ROUNDING))
-        log_delta, decay = math.log(max(delta, 1e-280)), max(_decay(loss, epsilon), 1e-9)
+        log_found, loss, _ = _settle(direction, lambda loss: _log(loss.delta_at(epsilon)), precision, _LEAST)
+        delta = min(delta, math.exp(log_found) * (1 + ROUNDING)) if log_found > _LEAST else 0.0
+        log_delta, decay = max(log_found, -640.0), max(_decay(loss, epsilon), 1e-9)
         outline = Outline.of(pairs, reverse=reverse, log_delta=log_delta)
         saddle, _ = outline.sketch.tilt_for_epsilon(epsilon)
     return delta
@@ -97,33 +99,41 @@ def _epsilon_one_way(pairs: Pairs, reverse: bool, delta: float, slack: float, en
         wanted = max(slack * tolerance(near), precision * near)
         grids = outline.grids(saddle, decay, wanted)
         direction = Direction.towards(outline, grids, epsilon=near, log_delta=math.log(delta), saddle=saddle)
-        found, loss = _settle(direction, delta, wanted, enough)
-        if found.epsilon > answer.epsilon + wanted:  # the coarser bound stands: the finer drowned in rounding
+        found, loss, settled = _settle(
+            direction, lambda loss: loss.epsilon_at(delta * (1 - ROUNDING)), wanted, enough
+        )
+        if found > answer.epsilon + wanted:  # the coarser bound stands: the finer drowned in rounding
             return Answer(answer.epsilon, settled=False)
-        near = min(found.epsilon, answer.epsilon)
-        answer = Answer(near, found.settled and direction.noise <= wanted * decay + ROUNDING)
+        near = min(found, answer.epsilon)
+        answer = Answer(near, settled and direction.noise <= wanted * decay + ROUNDING)
         if near <= enough or not math.isfinite(near) or wanted <= slack * tolerance(near):
             break
         decay, saddle = _decay(loss, near), outline.sketch.tilt_for_epsilon(near)[0]
     return answer
 
 
-def _settle(direction: Direction, delta: float, tolerance: float, enough: float) -> tuple[Answer, TiltedLoss]:
-    """Halve the grids until epsilon moves by no more than the rounding that the tolerance allows."""
-    delta *= 1 - ROUNDING
-    loss, grids = direction.compose_affordably(direction.grids.scaled(2))
-    value = loss.epsilon_at(delta)
-    while value > enough:
+def _settle(
+    direction: Direction, read: Callable[[TiltedLoss], float], tolerance: float, enough: float
+) -> tuple[float, TiltedLoss, bool]:
+    """Halve the grids until what is read off moves by no more than the rounding the tolerance allows, or is `enough`.
+
+    Halving a grid takes away three quarters of its rounding, so that a third of the last change is what remains.
+    """
+    coarse, grids = direction.compose_affordably(direction.grids.scaled(2))
+    before = read(coarse)
+    while before > enough:
         grids = grids.scaled(0.5)
         try:
             loss = direction.compose(grids)
         except GridTooLarge:
-            return Answer(value, settled=False), loss
-        before, value = value, min(value, loss.epsilon_at(delta))
-        # Halving a grid takes away three quarters of its rounding: a third of the change is what remains.
+            # As fine as can be: what the next coarser grid would have said tells how far from settled it is.
+            change = read(direction.compose(grids.scaled(4))) - before
+            return before, coarse, change <= 4 * tolerance
+        value = min(before, read(loss))
         if before - value <= 4 * tolerance:
-            break
-    return Answer(value), loss
+            return value, loss, True
+        before, coarse = value, loss
+    return before, coarse, True
 
 
 def _decay(loss: TiltedLoss, epsilon: float) -> float:
@@ -135,3 +145,7 @@ def _decay(loss: TiltedLoss, epsilon: float) -> float:
             break
         gap /= 2  # close to the largest loss, beyond which there is nothing
     return math.log(here / max(there, here / _STEEP)) / gap if here > 0 else loss.tilt
+
+
+def _log(delta: float) -> float:
+    return math.log(delta) if delta > 0 else _LEAST

@@ -18,6 +18,9 @@ from sparsedp.rows.counts import RowCounts, contains
 from sparsedp.rows.occurrences import Occurrences
 from sparsedp.rows.space import RowSpace
 
+FEW = 1 << 18
+"""Up to so many numbers numpy's one thread is done before torch's threads have started."""
+
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
@@ -201,20 +204,22 @@ class Readings:
 def segment_sums(readings: Occurrences, taken: Ints, starts: Ints, weights: Tensor | None) -> Tensor:
     """Sums of the taken readings' gradients over consecutive segments, each times its example's weight.
 
-    One fused kernel: a weighted embedding bag over the output gradients gathers, scales and adds at once.
+    Many: one fused kernel, a weighted embedding bag over the output gradients, gathers, scales and adds at once.
     """
     indices = torch.from_numpy(taken)
     grads = readings.output_grads
+    sources = indices if readings.sources is None else readings.sources[indices]
     factors = None if readings.scales is None else readings.scales[indices].to(grads.dtype)
     if weights is not None:
         own = weights[readings.examples[indices]].to(grads.dtype)
         factors = own if factors is None else factors * own
+    if taken.size * grads.shape[1] <= FEW and grads.dtype == torch.float32:
+        rows = grads.numpy()[sources.numpy()]
+        if factors is not None:
+            rows *= factors.numpy()[:, None]
+        return torch.from_numpy(np.add.reduceat(rows, starts, axis=0))
     return functional.embedding_bag(
-        indices if readings.sources is None else readings.sources[indices],
-        grads,
-        torch.from_numpy(starts),
-        mode="sum",
-        per_sample_weights=factors,
+        sources, grads, torch.from_numpy(starts), mode="sum", per_sample_weights=factors
     )
 
 
@@ -231,7 +236,12 @@ def _sums(group: Ints, values: Floats, groups: int) -> Floats:
 
 
 def _squared_norms(readings: Occurrences) -> Tensor:
-    squares: Tensor = torch.linalg.vector_norm(readings.output_grads, dim=1, dtype=torch.float32).square_()
+    grads = readings.output_grads
+    squares: Tensor
+    if grads.dtype == torch.float32 and grads.numel() <= FEW:
+        squares = torch.from_numpy(np.einsum("ij,ij->i", grads.numpy(), grads.numpy()))
+    else:
+        squares = torch.linalg.vector_norm(grads, dim=1, dtype=torch.float32).square_()
     if readings.sources is not None:
         squares = squares[readings.sources]
     return squares if readings.scales is None else squares * readings.scales.float().square()

@@ -135,6 +135,7 @@ def gather(configs: Sequence[RunConfig], folder: Path) -> pl.DataFrame:
         if result is not None:
             settings = {k: v for k, v in config.model_dump(mode="json").items() if not isinstance(v, dict)}
             figures = {name: result.get(name) for name in _COLUMNS}
+            figures["rows_per_step"] = figures.pop("rows")  # "rows" is the setting: how many a rule keeps
             statement = result.get("statement") or {}
             lines.append(
                 {**settings, **figures, "spent_epsilon": statement.get("epsilon"), "run": run_name(config)}

@@ -14,6 +14,7 @@ from torch import Tensor
 from sparsedp.randomness import NoiseSource, grid_of
 from sparsedp.randomness.torch_normals import normal_, round_to_grid_
 from sparsedp.rows import RowGradient, RowSpace
+from sparsedp.rows.readings import FEW
 from sparsedp.selection import Rule, Selected
 from sparsedp.training.batch import LogicalBatch, ScoredBatch
 
@@ -175,7 +176,11 @@ def _accumulate(
         lines = torch.from_numpy(touched if selected is None else selected.searchsorted(touched))
         if place in layout.masks:
             sums = sums * layout.masks[place][1][lines]
-        layout.table_view(flat, place).index_add_(0, lines, sums)
+        view = layout.table_view(flat, place)
+        if sums.numel() <= FEW:
+            view.numpy()[lines.numpy()] += sums.numpy()  # the lines are distinct
+        else:
+            view.index_add_(0, lines, sums)
 
 
 def _touched_rows(

@@ -53,7 +53,7 @@ def readings(table: nn.Embedding, ids: Tensor, grad: Tensor) -> Occurrences:
     examples = torch.arange(ids.shape[0], device=ids.device)
     if per_example != 1:
         examples = examples.repeat_interleave(per_example)
-    flat, rows = ids.reshape(-1).long(), grad.reshape(-1, grad.shape[-1]).contiguous()
+    flat, rows = ids.reshape(-1).long(), grad.reshape(-1, grad.shape[-1])
     if table.padding_idx is not None:
         read = flat != table.padding_idx
         if not bool(read.all()):
