@@ -10,7 +10,7 @@ from sparsedp.accounting.pairs import Gaussian
 def direction(pairs, tolerance, epsilon, delta):
     outline = Outline.of(pairs, reverse=False, log_delta=math.log(delta))
     saddle, _ = outline.sketch.tilt_for_delta(delta)
-    grids = outline.grids(saddle, saddle, tolerance)
+    grids = outline.grids(epsilon=epsilon, saddle=saddle, decay=saddle, tolerance=tolerance)
     return Direction.towards(outline, grids, epsilon=epsilon, log_delta=math.log(delta), saddle=saddle)
 
 

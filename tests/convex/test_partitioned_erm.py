@@ -209,6 +209,7 @@ def test_bad_input() -> None:
         ("iterations", 0),
         ("step_size", math.nan),
         ("threshold", -1.0),
+        ("radius", 0.0),
     ):
         arguments = {"linf_bound": 1.0, "positives": 1, "iterations": 2, "step_size": 0.1, field: value}
         with pytest.raises(ValueError, match=f"{field} must"):

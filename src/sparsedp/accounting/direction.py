@@ -55,22 +55,23 @@ class Outline:
         tail = max(math.exp(log_delta + _LOG_UNPLACED) / count, 1e-290)
         return cls(pairs, reverse, tail, Sketch.of(pairs, tail, reverse=reverse))
 
-    def grids(self, saddle: float, decay: float, tolerance: float) -> Grids:
+    def grids(self, *, epsilon: float, saddle: float, decay: float, tolerance: float) -> Grids:
         """The widest grids that, by the sketch's estimate, move epsilon by `tolerance` at most.
 
         Rounding that keeps P- and Q-mass and adds a variance v moves a tail e^(-decay loss) by (1 + decay) v / 2, and
         never by more than a step a copy; the losses that matter are those tilted by `saddle`. Half of the tolerance
-        goes to rounding each copy to its step, half to rounding blocks of copies to the common one.
+        goes to rounding each copy to its step, half to rounding blocks of copies to the common one. No step is wide
+        compared with epsilon, which would hide from all estimates what happens there.
         """
         blocks = sum(math.isqrt(count) + 1 for _, count in self.pairs)
         share, variance = tolerance / (2 * len(self.pairs)), tolerance / (1 + decay)
-        common = _power_of_two(max(math.sqrt(6 * variance / blocks), tolerance / (2 * blocks)))
-        widest = common if len(self.pairs) > 1 else _COARSEST
+        widest = max(epsilon / 16, math.sqrt(self.sketch.moments(0.0)[1]) / 1000)
+        common = _power_of_two(min(max(math.sqrt(6 * variance / blocks), tolerance / (2 * blocks)), widest))
         steps = []
         for (pair, count), part in zip(self.pairs, self.sketch.parts, strict=True):
             low, high = pair.span(self.tail)
             narrowest = max(_FINEST, 4 * (high - low) / MAX_POINTS, share / count)
-            step = widest
+            step = common if len(self.pairs) > 1 else _power_of_two(widest)
             while step / 2 > narrowest and part.rounding(saddle, step) > variance / len(self.pairs):
                 step /= 2
             steps.append(step)

@@ -59,7 +59,7 @@ def _stitched(
 
 
 def _lay(composed: TiltedLoss, first: int, log_p: Array, log_noise: Array) -> None:
-    """Write ln P-mass wherever this tilt's rounding, which is in proportion to e^(log_scale - tilt loss), is least."""
+    """Write ln P-mass wherever this tilt's rounding, in proportion to e^(log_scale - tilt loss), is the least."""
     start, stop = max(composed.first, first), min(composed.first + len(composed.weights), first + len(log_p))
     if start >= stop:
         return

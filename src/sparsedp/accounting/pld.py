@@ -70,20 +70,25 @@ def delta_bound(events: Events, epsilon: float) -> float:
 
 
 def _delta_one_way(pairs: Pairs, reverse: bool, epsilon: float) -> float:
-    """Delta in one direction, first roughly, then settled."""
+    """Delta in one direction: what is found prepares for finding it better, until it is what was prepared for."""
     outline = Outline.of(pairs, reverse=reverse, log_delta=-90.0)
     saddle, log_delta = outline.sketch.tilt_for_epsilon(epsilon)
-    delta, decay = 1.0, max(saddle, 1e-9)
-    for precision in (0.1, _RELATIVE):
+    best, precision, decay = 0.0, 0.1, max(saddle, 1e-9)
+    for _ in range(8):
         # An epsilon off by x makes a delta wrong by a factor of e^(decay x).
-        grids = outline.grids(saddle, decay, max(precision / decay, 1e-9))
+        allowed = max(precision / decay, 1e-9)
+        grids = outline.grids(epsilon=epsilon, saddle=saddle, decay=decay, tolerance=allowed)
         direction = Direction.towards(outline, grids, epsilon=epsilon, log_delta=log_delta, saddle=saddle)
-        log_found, loss, _ = _settle(direction, lambda loss: _log(loss.delta_at(epsilon)), precision, _LEAST)
-        delta = min(delta, math.exp(log_found) * (1 + ROUNDING)) if log_found > _LEAST else 0.0
-        log_delta, decay = max(log_found, -640.0), max(_decay(loss, epsilon), 1e-9)
+        found, loss, _ = _settle(direction, lambda loss: _log(loss.delta_at(epsilon)), precision, _LEAST)
+        best = min(best, found)
+        prepared = abs(found - log_delta) < 1
+        if best <= _LEAST or (prepared and precision == _RELATIVE):
+            break
+        precision = _RELATIVE if prepared else 0.1
+        log_delta, decay = max(best, -640.0), max(_decay(loss, epsilon), 1e-9)
         outline = Outline.of(pairs, reverse=reverse, log_delta=log_delta)
         saddle, _ = outline.sketch.tilt_for_epsilon(epsilon)
-    return delta
+    return min(math.exp(best) * (1 + ROUNDING), 1.0) if best > _LEAST else 0.0
 
 
 def _directions(pairs: Pairs) -> tuple[bool, ...]:
@@ -97,7 +102,7 @@ def _epsilon_one_way(pairs: Pairs, reverse: bool, delta: float, slack: float, en
     answer, decay = Answer(math.inf), saddle
     for precision in (0.1, 0.01, 0.0):
         wanted = max(slack * tolerance(near), precision * near)
-        grids = outline.grids(saddle, decay, wanted)
+        grids = outline.grids(epsilon=near, saddle=saddle, decay=decay, tolerance=wanted)
         direction = Direction.towards(outline, grids, epsilon=near, log_delta=math.log(delta), saddle=saddle)
         found, loss, settled = _settle(
             direction, lambda loss: loss.epsilon_at(delta * (1 - ROUNDING)), wanted, enough

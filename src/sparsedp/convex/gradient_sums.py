@@ -9,8 +9,8 @@ from scipy import sparse
 from sparsedp.convex.sparse_projection import SparseVector
 from sparsedp.mechanisms.histogram import Floats
 
-_SAFE = 1.0 - 2.0**-10
-"""Clipping to a little less than the bound, so that rounding never passes it."""
+SAFE = 1.0 - 2.0**-10
+"""Clipping to a little less than the bound, so that rounding, of norms and of sums, never passes it."""
 
 
 def clipped_rows(rows: sparse.csr_array, l2_bound: float) -> sparse.csr_array:
@@ -25,7 +25,7 @@ def clipped_rows(rows: sparse.csr_array, l2_bound: float) -> sparse.csr_array:
     unit = np.where(largest > 0.0, largest, 1.0)
     squares = np.add.reduceat(np.append((own.data / np.repeat(unit, lengths)) ** 2, 0.0), own.indptr[:-1])
     norms = unit * np.sqrt(np.where(lengths > 0, squares, 0.0))
-    factors = np.minimum(1.0, _SAFE * l2_bound / np.where(norms > 0.0, norms, 1.0))
+    factors = np.minimum(1.0, SAFE * l2_bound / np.where(norms > 0.0, norms, 1.0))
     own.data *= np.repeat(factors, lengths)
     return own
 

@@ -17,9 +17,15 @@ from scipy import optimize, sparse
 
 from sparsedp.accounting import PrivacyStatement
 from sparsedp.accounting.statement import REPLACE_ONE
-from sparsedp.accounting.validation import check_count, check_delta, check_epsilon, check_positive
+from sparsedp.accounting.validation import (
+    check_count,
+    check_delta,
+    check_epsilon,
+    check_number,
+    check_positive,
+)
 from sparsedp.convex.bias_reduced_sgd import Minimised
-from sparsedp.convex.gradient_sums import row_sum, without_broken_rows
+from sparsedp.convex.gradient_sums import SAFE, row_sum, without_broken_rows
 from sparsedp.convex.iterate import Iterate
 from sparsedp.convex.protocol import SparseLoss, check_start
 from sparsedp.convex.sparse_projection import SparseVector
@@ -94,6 +100,8 @@ class PartitionedERM:
         check_positive("step_size", self.step_size)
         if self.threshold is not None:
             check_positive("threshold", self.threshold)
+        if check_number("radius", self.radius) <= 0.0:
+            raise ValueError(f"radius must be positive, got {self.radius}")
 
     def minimise(
         self,
@@ -129,7 +137,7 @@ class PartitionedERM:
 
     def _part_gradient(self, loss: SparseLoss, x: Floats, rows: Ints) -> SparseVector:
         gradients: sparse.csr_array = without_broken_rows(loss.gradient_rows(x, rows))
-        np.clip(gradients.data, -self.linf_bound, self.linf_bound, out=gradients.data)
+        np.clip(gradients.data, -SAFE * self.linf_bound, SAFE * self.linf_bound, out=gradients.data)
         total = row_sum(gradients, np.ones(rows.size, dtype=bool))
         return SparseVector(total.ids, total.values / rows.size, total.size)
 
