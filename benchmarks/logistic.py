@@ -190,6 +190,8 @@ def main() -> None:
     parser.add_argument("--data", nargs="+", choices=list(DATASETS), default=list(DATASETS))
     parser.add_argument("--diffprivlib-python")
     arguments = parser.parse_args()
+    if not DATA.is_dir():
+        parser.error(f"the data are not there: {DATA}")
     show("logistic", run(arguments.data, arguments.seeds, arguments.diffprivlib_python))
 
 

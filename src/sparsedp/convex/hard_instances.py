@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from scipy import sparse, special
 
 from sparsedp.accounting.validation import check_count, check_epsilon, check_finite, check_positive
+from sparsedp.mechanisms.histogram import distinct_integers
 from sparsedp.randomness import Stream
 
 
@@ -107,12 +108,11 @@ def packing(columns: int, s: int, count: int, stream: Stream) -> sparse.csr_arra
     count, most_shared = check_count("count", count), s - (s // 4 + 1)
     if math.log(count) > log_packing_size(columns, s) + 1e-9:
         raise ValueError(f"count must be at most exp({log_packing_size(columns, s):.3g}), got {count}")
-    supports = _random_supports(1, columns, s, stream)
+    supports = np.empty((0, s), dtype=np.int64)
     while len(supports) < count:
-        proposal = _random_supports(1, columns, s, stream)
-        shared = np.isin(supports, proposal[0]).sum(axis=1)
-        if np.all(shared <= most_shared):
-            supports = np.concatenate([supports, proposal])
+        proposal = distinct_integers(columns, k=s, stream=stream)
+        if np.all(np.isin(supports, proposal).sum(axis=1) <= most_shared):
+            supports = np.concatenate([supports, proposal[None]])
     return _indicator_rows(supports, columns)
 
 
@@ -130,8 +130,8 @@ def packing_floor(rows: int, columns: int, s: int, epsilon: float) -> float:
 
 def packing_block(rows: int, columns: int, s: int, stream: Stream) -> sparse.csr_array:
     """`rows` copies of one random member of a randomly relabelled packing: a uniform s-sparse vector."""
-    support = _random_supports(1, columns, s, stream)
-    return _indicator_rows(np.repeat(support, rows, axis=0), columns)
+    support = distinct_integers(columns, k=s, stream=stream)
+    return _indicator_rows(np.tile(support, (rows, 1)), columns)
 
 
 def fingerprinting_floor(rows: int, s: int, epsilon: float, delta: float) -> float:
@@ -191,18 +191,6 @@ def _candidates(n: int, d: int, s: int, epsilon: float, delta: float) -> list[tu
             rows = int(min(n, max(1.0, (log_packing_size(columns, s) - slack) / epsilon)))
             found.append(("packing", rows, columns, packing_floor(rows, columns, s, epsilon)))
     return found
-
-
-def _random_supports(count: int, columns: int, s: int, stream: Stream) -> NDArray[np.int64]:
-    """Uniform s-subsets of range(columns), sorted, by work of the order of s (Floyd's algorithm)."""
-    supports = np.empty((count, s), dtype=np.int64)
-    for row in supports:
-        chosen: set[int] = set()
-        for last in range(columns - s, columns):
-            pick = int(stream.integers(last + 1, 1)[0])
-            chosen.add(last if pick in chosen else pick)
-        row[:] = sorted(chosen)
-    return supports
 
 
 def _indicator_rows(supports: NDArray[np.int64], columns: int) -> sparse.csr_array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Self
 
 import numpy as np
@@ -81,8 +82,9 @@ class PrivateRidge(RegressorMixin, PrivateLinearModel):  # type: ignore[misc]
         checked, targets = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, y_numeric=True)
         bound = check_positive("target_bound", self.target_bound)
         radius = check_positive("radius", self.radius)
-        constant = self.intercept_scaling if self.fit_intercept else 0.0
-        reach = radius * float(np.hypot(self.data_norm, constant)) + bound
+        data_norm = check_positive("data_norm", self.data_norm)
+        constant = check_positive("intercept_scaling", self.intercept_scaling) if self.fit_intercept else 0.0
+        reach = radius * math.hypot(data_norm, constant) + bound
         clipped = np.clip(np.asarray(targets, dtype=np.float64), -bound, bound)
         self._fit_linear(as_rows(checked), clipped, SquaredLoss(reach), domain=Ball(radius), slope_clip=None)
         self.coef_, self.intercept_ = self.coef_[0], self.intercept_[0]

@@ -1,0 +1,217 @@
+import math
+import warnings
+
+import pytest
+from dp_accounting.pld import PLDAccountant
+
+from sparsedp.accounting import (
+    BoundedRangeGaussianDpEvent,
+    ComposedDpEvent,
+    GaussianDpEvent,
+    LaplaceDpEvent,
+    LooseEpsilonWarning,
+    NoOpDpEvent,
+    PoissonSampledDpEvent,
+    PureDpEvent,
+    SparseVectorDpEvent,
+    analytic_gaussian_sigma,
+    calibrate,
+    delta_of,
+    epsilon,
+    epsilon_of,
+    max_steps,
+)
+from sparsedp.accounting import calibration as calibration_module
+from sparsedp.accounting.pld import Answer, tolerance
+
+CRITEO = {"sampling_rate": 2048 / 4.5e7, "steps": 21_973}
+
+
+@pytest.mark.parametrize(
+    ("target", "delta", "rate", "steps"),
+    [
+        (1.0, 1e-6, 0.01, 1000),
+        (0.1, 1e-8, 0.001, 500),
+        (8.0, 1e-5, 0.1, 200),
+        (3.0, 1e-6, 1.0, 10),
+        (50.0, 1e-5, 0.02, 100),
+    ],
+)
+def test_sigma_meets_the_target_and_hardly_more(target, delta, rate, steps):
+    sigma = calibrate(target_epsilon=target, target_delta=delta, sampling_rate=rate, steps=steps)
+    reached = epsilon(noise_multiplier=sigma, sampling_rate=rate, steps=steps, delta=delta)
+    assert target - 4 * tolerance(target) <= reached <= target
+    assert delta_of([(PoissonSampledDpEvent(rate, GaussianDpEvent(sigma)), steps)], target) <= delta
+
+
+def test_dp_accounting_confirms_the_target_on_a_fine_grid():
+    sigma = calibrate(target_epsilon=2.0, target_delta=1e-6, sampling_rate=0.01, steps=100)
+    accountant = PLDAccountant(value_discretization_interval=1e-4)
+    accountant.compose(PoissonSampledDpEvent(0.01, GaussianDpEvent(sigma)), 100)
+    assert 1.999 < accountant.get_epsilon(1e-6) < 2.0001
+
+
+def test_one_epoch_of_criteo():
+    sigma = calibrate(target_epsilon=1.0, target_delta=1 / 4.5e8, **CRITEO)
+    assert sigma == pytest.approx(0.6101, abs=2e-4)
+    assert epsilon(noise_multiplier=sigma, delta=1 / 4.5e8, **CRITEO) == pytest.approx(1.0, abs=1e-3)
+    # A private histogram of mu 0.05 in the same budget costs 0.12% of noise.
+    beside = calibrate(
+        target_epsilon=1.0, target_delta=1 / 4.5e8, extra_events=[GaussianDpEvent(20.0)], **CRITEO
+    )
+    assert 1.0008 < beside / sigma < 1.0016
+
+
+def test_any_part_of_a_calibrated_run_is_admitted():
+    extra = [LaplaceDpEvent(20.0)]
+    sigma = calibrate(
+        target_epsilon=1.0, target_delta=1e-6, sampling_rate=0.01, steps=3000, extra_events=extra
+    )
+    step = PoissonSampledDpEvent(0.01, GaussianDpEvent(sigma))
+    for steps in (3000, 2999, 2998, 2990, 2950, 2900, 2700, 2048, 2047, 1000, 1):
+        assert epsilon_of([(step, steps), (extra[0], 1)], 1e-6) <= 1.0
+
+
+@pytest.mark.parametrize(
+    "step_event",
+    [
+        lambda sigma: PoissonSampledDpEvent(0.01, BoundedRangeGaussianDpEvent(5, 0.2, sigma)),
+        lambda sigma: PoissonSampledDpEvent(
+            0.01, ComposedDpEvent([SparseVectorDpEvent(3, 30.0, 60.0), GaussianDpEvent(sigma)])
+        ),
+        lambda sigma: LaplaceDpEvent(10 * sigma),
+    ],
+)
+def test_other_steps(step_event):
+    arguments = {"target_epsilon": 2.0, "target_delta": 1e-6, "sampling_rate": 0.01, "steps": 200}
+    sigma = calibrate(**arguments, step_event=step_event)
+    assert 1.998 <= epsilon_of([(step_event(sigma), 200)], 1e-6) <= 2.0
+    # From the cache the same, and another step does not get it.
+    assert calibrate(**arguments, step_event=step_event) == sigma
+    assert calibrate(**arguments) != sigma
+
+
+def test_a_single_gaussian_is_the_analytic_one():
+    sigma = calibrate(target_epsilon=1.0, target_delta=1e-6, sampling_rate=1.0, steps=1)
+    assert sigma == pytest.approx(analytic_gaussian_sigma(1.0, 1e-6), rel=1e-3)
+    assert sigma >= analytic_gaussian_sigma(1.0, 1e-6)
+
+
+@pytest.mark.parametrize("target", [0.01, 100.0])
+@pytest.mark.parametrize(("rate", "steps"), [(1e-9, 10**7), (1.0, 10**7), (0.5, 1)])
+def test_extreme_targets(target, rate, steps):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LooseEpsilonWarning)
+        sigma = calibrate(target_epsilon=target, target_delta=1e-12, sampling_rate=rate, steps=steps)
+        assert math.isfinite(sigma)
+        assert epsilon(noise_multiplier=sigma, sampling_rate=rate, steps=steps, delta=1e-12) <= target
+
+
+def test_max_steps_is_the_last_that_fits():
+    step = PoissonSampledDpEvent(0.01, GaussianDpEvent(1.0))
+    steps = max_steps(
+        step_event=step, target_epsilon=2.0, target_delta=1e-6, extra_events=[GaussianDpEvent(10.0)]
+    )
+    assert epsilon_of([(step, steps), (GaussianDpEvent(10.0), 1)], 1e-6) <= 2.0
+    assert epsilon_of([(step, steps + 1), (GaussianDpEvent(10.0), 1)], 1e-6) > 2.0
+    assert steps < max_steps(step_event=step, target_epsilon=2.0, target_delta=1e-6)
+
+
+def test_max_steps_of_a_calibrated_run_is_at_least_its_length():
+    sigma = calibrate(target_epsilon=1.0, target_delta=1e-6, sampling_rate=0.01, steps=500)
+    step = PoissonSampledDpEvent(0.01, GaussianDpEvent(sigma))
+    assert 500 <= max_steps(step_event=step, target_epsilon=1.0, target_delta=1e-6) <= 503
+
+
+@pytest.mark.parametrize(("sigma", "steps"), [(0.3, 0), (3.0, 1)])
+def test_max_steps_may_be_few(sigma, steps):
+    assert max_steps(step_event=GaussianDpEvent(sigma), target_epsilon=1.7, target_delta=1e-6) == steps
+
+
+def test_max_steps_where_nothing_is_left():
+    arguments = {"step_event": GaussianDpEvent(9.0), "target_epsilon": 1.0, "target_delta": 1e-6}
+    assert max_steps(**arguments, extra_events=[GaussianDpEvent(1.0)]) == 0
+
+
+def test_results_are_kept_on_disk(monkeypatch):
+    events = [(PoissonSampledDpEvent(0.03, GaussianDpEvent(1.234)), 77)]
+    arguments = {"target_epsilon": 1.5, "target_delta": 3e-6, "sampling_rate": 0.03, "steps": 77}
+    first = (
+        epsilon_of(events, 1e-6),
+        calibrate(**arguments),
+        max_steps(step_event=events[0][0], target_epsilon=1.5, target_delta=3e-6),
+    )
+
+    def fail(*_):
+        raise AssertionError("computed again")
+
+    monkeypatch.setattr(calibration_module, "epsilon_answer", fail)
+    again = (
+        epsilon_of(events, 1e-6),
+        calibrate(**arguments),
+        max_steps(step_event=events[0][0], target_epsilon=1.5, target_delta=3e-6),
+    )
+    assert again == first
+    with pytest.raises(AssertionError, match="computed again"):
+        epsilon_of(events, 2e-6)
+
+
+def test_a_step_that_only_looks_like_a_cached_one_is_calibrated_anew():
+    arguments = {"target_epsilon": 2.0, "target_delta": 1e-6, "sampling_rate": 0.01, "steps": 10}
+    one = calibrate(**arguments, step_event=lambda sigma: GaussianDpEvent(sigma))
+    two = calibrate(**arguments, step_event=lambda sigma: GaussianDpEvent(sigma**2))  # the same at sigma 1
+    assert two == pytest.approx(math.sqrt(one), rel=1e-3)
+
+
+def test_loose_bounds_are_announced(monkeypatch):
+    monkeypatch.setattr(calibration_module, "epsilon_answer", lambda *_: Answer(3.0, settled=False))
+    events = [(PureDpEvent(0.123), 1)]
+    for _ in range(2):  # computed, then from the cache
+        with pytest.warns(LooseEpsilonWarning, match="not a tight"):
+            assert epsilon_of(events, 1e-6) == 3.0
+
+
+GOOD = {"target_epsilon": 1.0, "target_delta": 1e-6, "sampling_rate": 0.01, "steps": 10}
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"target_epsilon": -1.0}, "target_epsilon"),
+        ({"target_epsilon": math.nan}, "target_epsilon"),
+        ({"target_epsilon": math.inf}, "target_epsilon"),
+        ({"target_delta": 0.0}, "target_delta"),
+        ({"target_delta": 1.0}, "target_delta"),
+        ({"sampling_rate": 0.0}, "sampling_rate"),
+        ({"sampling_rate": 1.5}, "sampling_rate"),
+        ({"steps": 0}, "steps"),
+        ({"steps": 2.5}, "steps"),
+        ({"extra_events": [GaussianDpEvent(1.0)]}, "target_epsilon of 1 is spent"),
+        ({"step_event": lambda sigma: PureDpEvent(1.0)}, "target_epsilon of 1 cannot be reached"),
+        ({"step_event": lambda sigma: NoOpDpEvent()}, "target_delta of 1e-06 is so large"),
+        ({"target_delta": 0.3}, "target_delta of 0.3 is so large"),
+    ],
+)
+def test_targets_that_cannot_be_met_are_named(changes, name):
+    with pytest.raises(ValueError, match=f"^{name}"):
+        calibrate(**{**GOOD, **changes})
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda: epsilon_of([], 0.0), "delta"),
+        (lambda: delta_of([], -1.0), "epsilon"),
+        (lambda: epsilon(noise_multiplier=0.0, sampling_rate=0.1, steps=1, delta=1e-6), "noise_multiplier"),
+        (lambda: epsilon(noise_multiplier=1.0, sampling_rate=2.0, steps=1, delta=1e-6), "sampling_rate"),
+        (lambda: epsilon(noise_multiplier=1.0, sampling_rate=0.1, steps=-1, delta=1e-6), "steps"),
+        (lambda: max_steps(step_event=NoOpDpEvent(), target_epsilon=1.0, target_delta=1e-6), "step_event"),
+        (
+            lambda: max_steps(step_event=GaussianDpEvent(1.0), target_epsilon=0.0, target_delta=1e-6),
+            "target_epsilon",
+        ),
+    ],
+)
+def test_bad_arguments_are_named(call, name):
+    with pytest.raises(ValueError, match=f"^{name}"):
+        call()
