@@ -370,7 +370,7 @@ class _Study:
 
     def _partitioned(self, n: int, d: int, s: int) -> float:
         """WIDE's method on a partition made for it: a part is a block."""
-        k = 16
+        k = 4
         rows = _block_rows(n, d, s, k)
         method = PartitionedERM(linf_bound=1.0, positives=s, iterations=16, step_size=0.1, convex=False)
         found = method.minimise(

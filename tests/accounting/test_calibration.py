@@ -1,3 +1,4 @@
+import itertools
 import math
 import warnings
 
@@ -97,14 +98,23 @@ def test_a_single_gaussian_is_the_analytic_one():
     assert sigma >= analytic_gaussian_sigma(1.0, 1e-6)
 
 
-@pytest.mark.parametrize("target", [0.01, 100.0])
-@pytest.mark.parametrize(("rate", "steps"), [(1e-9, 10**7), (1.0, 10**7), (0.5, 1)])
-def test_extreme_targets(target, rate, steps):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", LooseEpsilonWarning)
-        sigma = calibrate(target_epsilon=target, target_delta=1e-12, sampling_rate=rate, steps=steps)
-        assert math.isfinite(sigma)
-        assert epsilon(noise_multiplier=sigma, sampling_rate=rate, steps=steps, delta=1e-12) <= target
+def check_extreme_targets(targets, runs):
+    for target, (rate, steps), delta in itertools.product(targets, runs, (1e-12, 1e-6)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", LooseEpsilonWarning)
+            sigma = calibrate(target_epsilon=target, target_delta=delta, sampling_rate=rate, steps=steps)
+            assert math.isfinite(sigma)
+            assert epsilon(noise_multiplier=sigma, sampling_rate=rate, steps=steps, delta=delta) <= target
+
+
+def test_extreme_targets():
+    check_extreme_targets([0.01, 100.0], [(1.0, 10**7), (1.0, 1)])
+    check_extreme_targets([1.0], [(1e-9, 10**7)])
+
+
+@pytest.mark.slow
+def test_all_extreme_targets():
+    check_extreme_targets([0.01, 1.0, 100.0], [(1e-9, 10**7), (1e-4, 10**7), (0.5, 10**7), (0.5, 1)])
 
 
 def test_max_steps_is_the_last_that_fits():

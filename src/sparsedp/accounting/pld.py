@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from sparsedp.accounting.analytic_gaussian import analytic_gaussian_delta, analytic_gaussian_epsilon
 from sparsedp.accounting.direction import ROUNDING, Direction, Outline, Pairs
 from sparsedp.accounting.dominating import NoPrivacy, dominating_pairs, merged
@@ -47,6 +49,8 @@ def epsilon_answer(events: Events, delta: float, slack: float = 1.0) -> Answer:
         return Answer(0.0)
     if len(pairs) == 1 and isinstance(pairs[0][0], Gaussian):
         return Answer(analytic_gaussian_epsilon(delta, pairs[0][0].mu))
+    if _total_variation(pairs) <= delta:
+        return Answer(0.0)
     worst = Answer(0.0)
     for reverse in _directions(pairs):
         answer = _epsilon_one_way(pairs, reverse, delta, slack, worst.epsilon)
@@ -89,6 +93,15 @@ def _delta_one_way(pairs: Pairs, reverse: bool, epsilon: float) -> float:
         outline = Outline.of(pairs, reverse=reverse, log_delta=log_delta)
         saddle, _ = outline.sketch.tilt_for_epsilon(epsilon)
     return min(math.exp(best) * (1 + ROUNDING), 1.0) if best > _LEAST else 0.0
+
+
+def _total_variation(pairs: Pairs) -> float:
+    """A bound on the delta at epsilon 0, which is the total variation: 1 - product of (1 - that of each factor)."""
+    log_agreement = 0.0
+    for pair, count in pairs:
+        p, q = pair.cells(np.zeros(1))
+        log_agreement += count * math.log1p(-min(float(p[1] - q[1]), 1 - 1e-16))
+    return -math.expm1(log_agreement)
 
 
 def _directions(pairs: Pairs) -> tuple[bool, ...]:
