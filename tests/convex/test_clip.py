@@ -13,6 +13,7 @@ values = st.floats(-1e12, 1e12)
 matrices = arrays(np.float64, st.tuples(st.integers(1, 8), st.integers(1, 12)), elements=values)
 
 
+@settings(deadline=None)
 @given(matrices, st.floats(1e-6, 1e6), st.floats(0.5, 4.0))
 def test_no_row_is_longer_than_either_bound(dense, l2, ratio):
     for rows in (dense, sparse.csr_array(dense)):
@@ -23,6 +24,7 @@ def test_no_row_is_longer_than_either_bound(dense, l2, ratio):
             assert math.fsum(abs(v) for v in row) <= ratio * l2
 
 
+@settings(deadline=None)
 @given(matrices)
 def test_short_rows_stay_bit_for_bit(dense):
     bound = 1.01 * max(1.0, float(row_norms(dense, 2).max()))
@@ -36,7 +38,7 @@ def test_huge_and_tiny_rows():
     assert np.array_equal(clipped[1:], rows.toarray()[1:])
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(arrays(np.float64, (6, 5), elements=st.floats(-1, 1)), st.permutations(range(6)))
 def test_exact_mean_does_not_depend_on_the_order_and_is_close(dense, order):
     rows = clip_rows(sparse.csr_array(dense), l2=1.0)

@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -27,6 +27,7 @@ def inside(domain, x):
 
 
 @pytest.mark.parametrize("domain", DOMAINS, ids=repr)
+@settings(deadline=None)
 @given(x=vectors, y=vectors)
 def test_the_nearest_point_by_its_variational_inequality(domain, x, y):
     """p is the nearest point of x iff <x - p, q - p> <= 0 for every q of the set."""

@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.special import expit
@@ -28,6 +28,7 @@ def some_targets(loss, generator, n):
 
 
 @pytest.mark.parametrize("loss", ALL, ids=repr)
+@settings(deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_derivatives_convexity_and_bounds(loss, seed):
     generator = np.random.default_rng(seed)
@@ -96,6 +97,7 @@ def test_known_values():
     assert crammer_singer.value(three, np.array([1.0]))[0] == pytest.approx(1.7, abs=1e-2)
 
 
+@settings(deadline=None)
 @given(reals)
 def test_probabilities(margin):
     assert LogisticLoss(1.0).probability(np.array([margin]))[0] == pytest.approx(expit(margin))
@@ -110,6 +112,7 @@ def test_probabilities(margin):
         assert abs(slope[0, 0]) < 1e-12
 
 
+@settings(deadline=None)
 @given(arrays(np.float64, (3, 4), elements=st.floats(-1e4, 1e4)))
 def test_no_overflow(margins):
     for loss in JOINT[1:]:

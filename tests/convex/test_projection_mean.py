@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import sparse
@@ -36,6 +36,7 @@ def _means(rows_a, rows_b, l1):
     return [exact_mean(clip_rows(sparse.csr_array(r), l2=L, l1=l1), l2=L) for r in (rows_a, rows_b)]
 
 
+@settings(deadline=None)
 @given(
     arrays(np.float64, (N, D), elements=st.floats(-50, 50)),
     arrays(np.float64, D, elements=st.floats(-50, 50)),
@@ -83,11 +84,17 @@ def test_audit_of_the_noisy_mean_and_positive_controls(pure):
         assert audit(released(1 / math.sqrt(S)), pair, **arguments).refuted  # the l2 sensitivity used in l1
 
 
+@settings(deadline=None)
 @given(arrays(np.float64, st.integers(1, 60), elements=st.floats(-5, 5)), st.floats(0.01, 30))
 def test_projection_is_the_euclidean_one(noisy, radius):
     projected = project(noisy, radius)
     assert np.allclose(projected.point, project_l1_ball(noisy, radius), atol=1e-9)
     assert np.allclose(shrink(noisy, projected.threshold), projected.point, atol=1e-12)
+
+
+def test_projection_to_a_ball_far_smaller_than_the_noise():
+    noisy = np.array([5.0, 5.0, -5.0])
+    assert np.abs(project(noisy, 1e-20).point).sum() <= 1e-15
 
 
 def test_projection_of_many_coordinates():

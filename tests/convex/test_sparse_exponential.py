@@ -3,7 +3,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -32,6 +32,7 @@ def test_huge_counts():
     assert lattice_points(10**9, 300) == math.inf
 
 
+@settings(deadline=None)
 @given(arrays(np.float64, 3, elements=st.floats(-1, 1)), st.floats(0.2, 1.5))
 def test_every_point_of_the_ball_has_a_sparse_neighbour_in_the_net(x, tau):
     x = x / max(1.0, float(np.linalg.norm(x)))

@@ -48,7 +48,7 @@ def project(noisy: Floats, radius: float) -> Projected:
     kept = magnitudes
     for _ in range(8):
         bound = (float(kept.sum()) - radius) / kept.size
-        kept = kept[kept > bound]
+        kept = kept[kept >= bound]
     threshold = float(kept.max() - project_l1_ball(kept, radius).max())
     return Projected(shrink(noisy, threshold), threshold)
 
