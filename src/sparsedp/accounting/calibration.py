@@ -19,7 +19,7 @@ from sparsedp.accounting.validation import (
     check_rate,
 )
 
-_ROUGH = 100.0  # a first search makes do with this many times the tolerance
+_ROUGH = 30.0  # a first search makes do with this many times the tolerance
 _SIGMAS = (1e-2, 1e9)
 _MOST_STEPS = 10**9
 

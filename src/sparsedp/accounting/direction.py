@@ -58,10 +58,11 @@ class Outline:
     def grids(self, *, epsilon: float, saddle: float, decay: float, tolerance: float) -> Grids:
         """The widest grids that, by the sketch's estimate, move epsilon by `tolerance` at most.
 
-        Rounding that keeps P- and Q-mass and adds a variance v moves a tail e^(-decay loss) by (1 + decay) v / 2, and
-        never by more than a step a copy; the losses that matter are those tilted by `saddle`. Half of the tolerance
-        goes to rounding each copy to its step, half to rounding blocks of copies to the common one. No step is wide
-        compared with epsilon, which would hide from all estimates what happens there.
+        Rounding that keeps P- and Q-mass and adds a variance v moves a tail e^(-decay loss) by (1 + decay)
+        v / 2, and never by more than a step a copy; the losses that matter are those tilted by `saddle`.
+        Half of the tolerance goes to rounding each copy to its step, half to rounding blocks of copies to
+        the common one. No step is wide compared with epsilon, which would hide from all estimates what
+        happens there.
         """
         blocks = sum(math.isqrt(count) + 1 for _, count in self.pairs)
         share, variance = tolerance / (2 * len(self.pairs)), tolerance / (1 + decay)
@@ -86,8 +87,9 @@ def _power_of_two(limit: float) -> float:
 class Direction:
     """An outline with what it takes to resolve one delta at about one epsilon.
 
-    `tilt` is what the FFT needs to see that delta, `log_negligible` the tilted mass (ln) that does not matter there,
-    `log_unplaced` the P-mass that does not, and `noise` the part of delta that rounding may reach all the same.
+    `tilt` is what the FFT needs to see that delta, `log_negligible` the tilted mass (ln) that does not
+    matter there, `log_unplaced` the P-mass that does not, and `noise` the part of delta that rounding may
+    reach all the same.
     """
 
     outline: Outline
@@ -129,7 +131,7 @@ class Direction:
                 grids = grids.scaled(2)
 
     def _copies(self, loss: TiltedLoss, count: int, factor: int) -> list[TiltedLoss]:
-        """`count` copies on the grid `factor` times as wide: all at once if that is small enough, else by blocks.
+        """`count` copies on the grid `factor` times as wide: at once if that is small enough, else by blocks.
 
         Blocks of about sqrt(count) copies are composed on the fine grid, and the blocks on the wide one.
         """

@@ -68,7 +68,7 @@ class PureDpEvent(DpEvent):  # type: ignore[misc]
     """Any epsilon-DP mechanism of which nothing more is known, for instance permute-and-flip.
 
     Dominated by randomised response: loss `epsilon` with probability e^epsilon / (1 + e^epsilon), else
-    `-epsilon` (Kairouz, Oh and Viswanath 2015, theorem 3.4).
+    `-epsilon` (Kairouz, Oh and Viswanath 2015).
     """
 
     epsilon: float

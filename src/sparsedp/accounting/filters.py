@@ -55,7 +55,7 @@ class ZCDPFilter:
 
     Guarantee: all releases together are `rho`-zCDP, under the adjacency of the costs. Proof: sum rho_t <=
     rho means sum order * rho_t <= order * rho at every Renyi order at once, and at each there is a filter
-    (Feldman and Zrnic 2021, theorem 4.3).
+    (Feldman and Zrnic 2021).
     """
 
     def __init__(self, rho: float) -> None:
@@ -93,7 +93,7 @@ class GDPFilter:
     """Costs are mu in Gaussian DP; a Gaussian of noise multiplier sigma costs 1 / sigma.
 
     Guarantee: all releases together are `mu`-GDP, under the adjacency of the costs. Proof: sum mu_t^2 <=
-    mu^2 is a filter (Smith and Thakurta 2022, theorem 1.1; Koskela, Tobaben and Honkela 2023, theorem 9).
+    mu^2 is a filter (Smith and Thakurta 2022; Koskela, Tobaben and Honkela 2023).
     """
 
     def __init__(self, mu: float) -> None:
@@ -127,7 +127,7 @@ class RenyiFilter:
     """Costs are Renyi divergences at one `order`, fixed in advance.
 
     Guarantee: all releases together are (`order`, `budget`)-RDP, under the adjacency of the costs. Proof:
-    Feldman and Zrnic 2021, theorem 4.3. The order must be chosen before the run: the best order of the
+    Feldman and Zrnic 2021. The order must be chosen before the run: the best order of the
     costs that came about would depend on the outputs.
     """
 
@@ -174,7 +174,7 @@ class AdaptiveFilter:
     Guarantee: all releases together are (`epsilon`, `delta`)-DP, under the adjacency of the costs, if every
     release is (epsilon_t, delta_t)-DP given the ones before. With delta = `slack` + rest, the filter stops
     before sqrt(2 ln(1/slack) sum epsilon_t^2) + sum epsilon_t^2 / 2 > epsilon or sum delta_t > rest. Proof:
-    Whitehouse, Ramdas, Rogers and Wu 2023, theorem 1. The second term stands outside the root: inside it,
+    Whitehouse, Ramdas, Rogers and Wu 2023. The second term stands outside the root: inside it,
     the budget of epsilon = 1 would let a sum of squares pass that costs more than 1.
     """
 

@@ -15,7 +15,7 @@ _LARGE = 700.0  # e^700 is still a float
 
 @dataclass(frozen=True, eq=False)
 class GridLoss:
-    """Losses at `step * (first + i)` with masses `p[i]`, `q[i]`; `infinity` is of P alone, `minus_infinity` of Q.
+    """Masses `p[i]`, `q[i]` at `step * (first + i)`; `infinity` is of P alone, `minus_infinity` of Q.
 
     Guarantee: as made by `discretise` it dominates the pair in both directions. Its delta at the grid
     points is that of the pair, and between them interpolates linearly in e^epsilon, above the pair's convex

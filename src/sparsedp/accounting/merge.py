@@ -14,7 +14,7 @@ def merge_sigmas(*sigmas: float) -> float:
     Guarantee: any event of the joint release is one of `Gaussian(merge_sigmas(...))`, under the same
     adjacency, also when later releases are chosen after seeing earlier ones. Proof: the joint of N(mu_i, 1)
     coordinates with mu_i = 1/sigma_i is, by rotation, one coordinate at distance (sum mu_i^2)^1/2;
-    adaptively by Gaussian DP composition (Dong, Roth and Su 2019, corollary 2). An infinite sigma is a
+    adaptively by Gaussian DP composition (Dong, Roth and Su 2022). An infinite sigma is a
     release without information.
     """
     if not sigmas:
@@ -32,7 +32,7 @@ def merge_groups(groups: Iterable[tuple[float, float]]) -> float:
 
 
 def split_sigma(sigma_eff: float, noise_ratio: float) -> tuple[float, float]:
-    """Split a noise multiplier over two releases of a batch: `(sigma1, sigma2)`, `sigma1 = noise_ratio * sigma2`.
+    """Split a noise multiplier over two releases: `(sigma1, sigma2)`, `sigma1 = noise_ratio * sigma2`.
 
     `sigma2 = sigma_eff sqrt(1 + r^-2)` and `sigma1 = r sigma2`, so that `merge_sigmas(sigma1, sigma2) =
     sigma_eff`.

@@ -133,9 +133,10 @@ def _epsilon_one_way(pairs: Pairs, reverse: bool, delta: float, slack: float, en
 def _settle(
     direction: Direction, read: Callable[[TiltedLoss], float], tolerance: float, enough: float
 ) -> tuple[float, TiltedLoss, bool]:
-    """Halve the grids until what is read off moves by no more than the rounding the tolerance allows, or is `enough`.
+    """Halve the grids until what is read off moves by no more than the tolerance allows, or is `enough`.
 
-    Halving a grid takes away three quarters of its rounding, so that a third of the last change is what remains.
+    Halving a grid takes away three quarters of its rounding, so that a third of the last change is what
+    remains.
     """
     coarse, grids = direction.compose_affordably(direction.grids.scaled(2))
     before = read(coarse)

@@ -103,7 +103,7 @@ class Sketch:
         return 1 + sum(moved)
 
     def gentle_tilt(self, saddle: float, epsilon: float, log_noise: float) -> float:
-        """About the least tilt under which noise of e^log_noise, relative to the bulk, is not felt at `epsilon`.
+        """About the least tilt under which noise of e^log_noise, relative to the bulk, is not felt.
 
         Noise in tilted masses is felt at `epsilon` times e^(K(tilt) - tilt epsilon), which falls until the
         saddle. Less tilt means lighter upper tails, hence a smaller window: so no more than needed, or than
