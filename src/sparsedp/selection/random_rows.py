@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sparsedp.mechanisms.histogram import distinct_integers
 from sparsedp.randomness import Stream
 from sparsedp.rows import RowSpace, TableShape, divide
 from sparsedp.selection.base import Batch, Ints, Rule, Selected, Selection, check_always_on
@@ -70,13 +71,5 @@ class _RandomCoordinates(Rule):
 
 
 def sample_distinct(stream: Stream, size: int, count: int) -> Ints:
-    """``count`` distinct numbers below ``size``, uniformly, sorted: O(count), whatever the size."""
-    count = min(count, size)
-    if 2 * count > size:
-        return np.sort(stream.permutation(size)[:count])
-    chosen = np.empty(0, dtype=np.int64)
-    while chosen.size < count:
-        # Values in the order they were drawn, without repeats: what is kept is uniform among subsets.
-        drawn = np.concatenate([chosen, stream.integers(size, count - chosen.size)])
-        chosen = drawn[np.sort(np.unique(drawn, return_index=True)[1])]
-    return np.sort(chosen)
+    """``count`` distinct numbers below ``size`` (all of them, if there are fewer), uniformly, sorted."""
+    return distinct_integers(size, k=min(count, size), stream=stream)
