@@ -14,7 +14,7 @@ from sparsedp.data import flights, tennis
 from sparsedp.report.figures_static import write_svg
 from sparsedp.report.figures_tables import cells, markdown
 from sparsedp.report.page import Section, paragraph, table, write_page
-from sparsedp.runs.sweep import Sweep, run_name, sweep
+from sparsedp.runs.sweep import Sweep, sweep
 
 REAL_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 """Where the real data sets lie, if anywhere: folders ``flights-3m`` and ``tennis``."""
@@ -70,12 +70,8 @@ def runs_of(each: DataSet, grids: Sequence[Grid], out: Path) -> pl.DataFrame:
         for weights in folder.glob("runs/*/model.safetensors"):
             weights.unlink()
 
-    plan = Sweep(each.base(out), grids)
-    kept = {run_name(config): config.rows for config in plan.configs()}
-    found = sweep(plan, folder, watch=forget_weights)
-    return found.with_columns(
-        dataset=pl.lit(each.name), rows=pl.col("run").replace_strict(kept, return_dtype=pl.Int64)
-    )
+    found = sweep(Sweep(each.base(out), grids), folder, watch=forget_weights)
+    return found.with_columns(dataset=pl.lit(each.name))
 
 
 def write_study(

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from support.runs import python, settings
 
+from sparsedp.report.figures import averaged
 from sparsedp.runs import RunFolder, trainer
 from sparsedp.runs.sweep import RESULTS, Sweep, run_name, sweep
 
@@ -22,7 +23,7 @@ TIMES = ("seconds", "examples_per_second")
 @pytest.fixture(autouse=True)
 def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run gets its share of the cores, and sums over several threads differ in their last bits."""
-    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    monkeypatch.setattr("sparsedp.runs.sweep._cores", lambda: 1)
 
 
 def plan(**grid: list[Any]) -> Sweep:
@@ -46,6 +47,12 @@ def test_the_table_has_settings_and_figures_of_every_run(tmp_path: Path) -> None
     assert (table["spent_epsilon"] <= 2.0).all()
     for name in table["run"]:
         assert RunFolder(tmp_path / "runs" / name).read_json("result") is not None
+
+
+def test_seeds_of_a_setting_average_to_one_line(tmp_path: Path) -> None:
+    found = averaged(sweep(plan(seed=[0, 1]), tmp_path))
+    assert found["seeds"].to_list() == [2]
+    assert found["auc_spread"].item() > 0
 
 
 def test_finished_runs_are_not_run_again_and_new_ones_are(

@@ -43,4 +43,3 @@ def test_it_survives_json() -> None:
     tally = Tally()
     tally.add(step(1, {"a": 3}), 100, 0.5)
     assert Tally.from_record(json.loads(json.dumps(tally.to_record()))) == tally
-    assert Tally.from_record(None) == Tally()

@@ -15,11 +15,16 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 from support.runs import config, python, settings
+from torch import nn
 from typer.testing import CliRunner
 
 from sparsedp.accounting import Ledger
 from sparsedp.cli.app import app
-from sparsedp.runs import RunConfig, RunFolder, resume, train
+from sparsedp.data import ClickData
+from sparsedp.runs import RunConfig, RunFolder, resume, train, trainer
+from sparsedp.runs.evaluation import Evaluation, evaluate
+from sparsedp.runs.job import PlainJob, PrivateJob
+from sparsedp.runs.tally import Tally
 from sparsedp.runs.trainer import Progress
 
 FAST = ["non-private", "dp-sgd", "lazy", "fest", "adafest", "adafest+", "random"]
@@ -136,6 +141,38 @@ def test_an_interrupted_run_ends_the_same(algorithm: str, changes: dict[str, Any
     assert RunFolder(tmp_path / "broken").read_json("result") is None
     resume(tmp_path / "broken")
     assert_same_outcome(tmp_path / "whole", tmp_path / "broken")
+
+
+@pytest.mark.parametrize(("algorithm", "job"), [("adafest", PrivateJob), ("non-private", PlainJob)])
+def test_a_run_that_ends_right_after_a_checkpoint_keeps_its_tally(
+    algorithm: str, job: type[PrivateJob | PlainJob], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = config(algorithm, batch_size=250, checkpoint_every=3)
+    train(asked, tmp_path / "whole")
+    save = job.save
+
+    def save_and_die(self: Any, path: Path, tally: Tally) -> None:
+        save(self, path, tally)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(job, "save", save_and_die)
+        with pytest.raises(KeyboardInterrupt):
+            train(asked, tmp_path / "broken")
+    resume(tmp_path / "broken")
+    assert_same_outcome(tmp_path / "whole", tmp_path / "broken")
+
+
+def test_the_end_of_a_run_is_evaluated_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluated = []
+
+    def count(model: nn.Module, data: ClickData) -> Evaluation:
+        evaluated.append(len(data))
+        return evaluate(model, data)
+
+    monkeypatch.setattr(trainer, "evaluate", count)
+    train(config(evaluate_every=2), tmp_path / "run")
+    assert len(evaluated) == 2  # after steps 2 and 4
 
 
 TRAIN_AND_WAIT = """

@@ -12,17 +12,8 @@ import plotly.graph_objects as go
 import polars as pl
 
 from sparsedp.report.run_report import NAMES
+from sparsedp.runs.sweep import MEASURED
 
-MEASURED = (
-    "auc",
-    "log_loss",
-    "gradient_size",
-    "reduction",
-    "rows_with_noise",
-    "seconds",
-    "examples_per_second",
-    "spent_epsilon",
-)
 DENSE = ("dp-sgd", "lazy")
 """Both are DP-SGD: lazy noise gives the final model the same distribution."""
 LOSSES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05)
@@ -44,7 +35,7 @@ def averaged(runs: pl.DataFrame) -> pl.DataFrame:
     if runs.is_empty():
         raise ValueError("runs: there is no finished run")
     measured = [name for name in MEASURED if name in runs.columns]
-    settings = [name for name in runs.columns if name not in (*measured, "seed", "run", "steps", "ledger")]
+    settings = [name for name in runs.columns if name not in (*measured, "seed", "run", "ledger")]
     return (
         runs.group_by(settings, maintain_order=True)
         .agg(

@@ -16,10 +16,13 @@ from sparsedp.randomness import NoiseSource
 from sparsedp.runs.algorithms import optimizers_of, private_rows, selection_of
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.folder import RunFolder
+from sparsedp.runs.tally import Tally
 from sparsedp.selection import Selection
 from sparsedp.training import EpsilonMeter, LastStep, PoissonLoader, PrivacyEngine
-from sparsedp.training.checkpoint import write_state
+from sparsedp.training.checkpoint import state_of, write_state
 from sparsedp.training.loader import steps_in
+
+_TALLY = "tally"
 
 
 class Job(Protocol):
@@ -49,11 +52,11 @@ class Job(Protocol):
     def statement(self) -> PrivacyStatement | None:
         """What was spent; None without privacy."""
 
-    def save(self, path: Path) -> None:
-        """Write a checkpoint."""
+    def save(self, path: Path, tally: Tally) -> None:
+        """Write a checkpoint. The tally is in the same file: a kill between two would leave one of them old."""
 
-    def resume(self, path: Path) -> None:
-        """Go on from a checkpoint."""
+    def resume(self, path: Path) -> Tally:
+        """Go on from a checkpoint; gives the tally up to it."""
 
     def close(self) -> None:
         """Give the model back."""
@@ -123,13 +126,14 @@ class PrivateJob:
         """See the protocol."""
         return self.engine.statement(self.delta)
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path, tally: Tally) -> None:
         """See the protocol."""
-        self.engine.save(path)
+        write_state({**state_of(self.engine), _TALLY: tally.to_record()}, path)
 
-    def resume(self, path: Path) -> None:
+    def resume(self, path: Path) -> Tally:
         """See the protocol."""
         self.engine.resume(path)
+        return Tally.from_record(torch.load(path, weights_only=True, mmap=True)[_TALLY])
 
     def close(self) -> None:
         """See the protocol."""
@@ -179,9 +183,10 @@ class PlainJob:
         """See the protocol."""
         return None
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path, tally: Tally) -> None:
         """See the protocol."""
         state = {
+            _TALLY: tally.to_record(),
             "module": self._model.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
             "position": self._loader.position,
@@ -189,7 +194,7 @@ class PlainJob:
         }
         write_state(state, path)
 
-    def resume(self, path: Path) -> None:
+    def resume(self, path: Path) -> Tally:
         """See the protocol."""
         state = torch.load(path, weights_only=True)
         self._model.load_state_dict(state["module"])
@@ -197,6 +202,7 @@ class PlainJob:
             optimizer.load_state_dict(saved)
         self._loader.position = state["position"]
         torch.set_rng_state(state["torch_rng"])
+        return Tally.from_record(state[_TALLY])
 
     def close(self) -> None:
         """See the protocol."""

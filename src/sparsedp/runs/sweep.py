@@ -8,8 +8,9 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import polars as pl
@@ -19,16 +20,19 @@ from sparsedp.runs.config import RunConfig
 from sparsedp.runs.folder import RunFolder
 
 RESULTS = "results.parquet"
-_COLUMNS = (
-    "auc",
-    "log_loss",
-    "gradient_size",
-    "reduction",
-    "rows",
-    "seconds",
-    "examples_per_second",
-    "steps",
-)
+_FIGURES = {
+    "auc": "auc",
+    "log_loss": "log_loss",
+    "gradient_size": "gradient_size",
+    "reduction": "reduction",
+    "rows_per_step": "rows",
+    "seconds": "seconds",
+    "examples_per_second": "examples_per_second",
+    "steps": "steps",
+}
+"""Columns and what a result calls them; the column "rows" is the setting: how many a rule keeps."""
+MEASURED = (*_FIGURES, "spent_epsilon")
+"""The columns of a sweep's results that were measured; the others, but for "run", are settings."""
 
 
 @dataclass(frozen=True)
@@ -85,13 +89,18 @@ def sweep(
     out = Path(out)
     configs = plan.configs()
     (out / "runs").mkdir(parents=True, exist_ok=True)
-    threads = max(1, (os.cpu_count() or 1) // jobs)
+    threads = max(1, _cores() // jobs)
     for done, _ in enumerate(_completed(configs, out / "runs", jobs, threads), start=1):
         if watch is not None:
             watch(done, len(configs))
     table = gather(configs, out / "runs")
     table.write_parquet(out / RESULTS)
     return table
+
+
+def _cores() -> int:
+    """Those that this process may use: threads beyond them only wait for each other."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _completed(configs: list[RunConfig], folder: Path, jobs: int, threads: int) -> Iterator[None]:
@@ -101,10 +110,23 @@ def _completed(configs: list[RunConfig], folder: Path, jobs: int, threads: int) 
             yield
         return
     # Spawned, not forked: a forked copy of a noise stream would repeat its noise.
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    context = get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_end_with_the_parent) as pool:
         waiting = [pool.submit(_ensure, config, folder / run_name(config), threads) for config in configs]
         for future in as_completed(waiting):
             yield future.result()
+
+
+def _end_with_the_parent() -> None:
+    """A worker whose sweep was killed must not go on: it would wait for ever, or write where the next one does."""
+    parent = parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    Thread(target=wait, daemon=True).start()
 
 
 def _ensure(config: RunConfig, path: Path, threads: int) -> None:
@@ -134,8 +156,7 @@ def gather(configs: Sequence[RunConfig], folder: Path) -> pl.DataFrame:
         result = RunFolder(folder / run_name(config)).read_json("result")
         if result is not None:
             settings = {k: v for k, v in config.model_dump(mode="json").items() if not isinstance(v, dict)}
-            figures = {name: result.get(name) for name in _COLUMNS}
-            figures["rows_per_step"] = figures.pop("rows")  # "rows" is the setting: how many a rule keeps
+            figures = {column: result.get(name) for column, name in _FIGURES.items()}
             statement = result.get("statement") or {}
             lines.append(
                 {**settings, **figures, "spent_epsilon": statement.get("epsilon"), "run": run_name(config)}

@@ -63,6 +63,6 @@ class Tally:
         return dict(vars(self))
 
     @classmethod
-    def from_record(cls, record: dict[str, Any] | None) -> Tally:
-        """The reverse; an empty tally where there is none."""
-        return cls(**record) if record else cls()
+    def from_record(cls, record: dict[str, Any]) -> Tally:
+        """The reverse."""
+        return cls(**record)

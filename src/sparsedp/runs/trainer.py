@@ -88,11 +88,10 @@ def _run(
     try:
         tally = Tally()
         if folder.checkpoint.exists():
-            job.resume(folder.checkpoint)
-            tally = Tally.from_record(folder.read_json("tally"))
+            tally = job.resume(folder.checkpoint)
         folder.forget_after(job.steps_taken)
-        _loop(config, folder, model, job, held_out, tally, watch)
-        result = _finish(config, folder, model, job, training, evaluate(model, held_out), tally)
+        final = _loop(config, folder, model, job, held_out, tally, watch)
+        result = _finish(folder, model, job, training, final, tally)
     finally:
         job.close()
     folder.write_json("result", asdict(result))
@@ -107,7 +106,8 @@ def _loop(
     held_out: ClickData,
     tally: Tally,
     watch: Watcher | None,
-) -> None:
+) -> Evaluation:
+    """Train to the end, with evaluations and checkpoints on the way; gives the last evaluation."""
     from torch.utils.tensorboard import SummaryWriter
 
     with SummaryWriter(str(folder.tensorboard)) as board:
@@ -115,9 +115,10 @@ def _loop(
             if config.evaluate_every and done % config.evaluate_every == 0 and done < job.total_steps:
                 _record(folder, board, job, tally, evaluate(model, held_out))
             if done % config.checkpoint_every == 0:
-                job.save(folder.checkpoint)
-                folder.write_json("tally", tally.to_record())
-        _record(folder, board, job, tally, evaluate(model, held_out))
+                job.save(folder.checkpoint, tally)
+        final = evaluate(model, held_out)
+        _record(folder, board, job, tally, final)
+    return final
 
 
 def take_steps(model: nn.Module, job: Job, tally: Tally, watch: Watcher | None) -> Iterator[int]:
@@ -172,7 +173,6 @@ def _record(folder: RunFolder, board: Any, job: Job, tally: Tally, found: Evalua
 
 
 def _finish(
-    config: RunConfig,
     folder: RunFolder,
     model: nn.Module,
     job: Job,
