@@ -39,12 +39,17 @@ class Noise(Protocol):
         """What the l2 norm in d dimensions stays below, but for probability ``beta``."""
         ...
 
-    def threshold_risk(self, magnitudes: Floats, thresholds: Floats) -> Floats:
-        """Unbiased estimates of the squared error of soft thresholding, one for each (sorted) threshold."""
+    @property
+    def variance(self) -> float:
+        """Of the noise on one coordinate."""
+        ...
+
+    def passing(self, magnitudes: Floats, thresholds: Floats) -> Floats:
+        """How many magnitudes count as passing each (sorted) threshold, in ``threshold_risk``."""
         ...
 
     def risk_allowance(self, d: int, thresholds: Floats) -> Floats:
-        """What to add to these estimates so that, where there is nothing but noise, chance chooses none."""
+        """What to add to estimated risks so that, where there is nothing but noise, chance seldom chooses one."""
         ...
 
 
@@ -76,16 +81,19 @@ class GaussianNoise:
         """The norm is 1-Lipschitz in the noise, so it passes its mean by sqrt(2 ln(1/beta)) std at most."""
         return self.std * (math.sqrt(d) + math.sqrt(2 * math.log(1 / beta)))
 
-    def threshold_risk(self, magnitudes: Floats, thresholds: Floats) -> Floats:
-        """Stein's unbiased estimate: ``sum of min(y, t)^2 + 2 std^2 #{y > t} - d std^2``."""
-        within, squares = _below(magnitudes, thresholds, [magnitudes**2])
-        beyond = magnitudes.size - within
-        risk = squares + thresholds**2 * beyond + 2 * self.std**2 * beyond
-        return np.asarray(risk - magnitudes.size * self.std**2)
+    @property
+    def variance(self) -> float:
+        """The square of the standard deviation."""
+        return self.std**2
+
+    def passing(self, magnitudes: Floats, thresholds: Floats) -> Floats:
+        """Those that do: with y = x + noise, ``E noise g(y) = std^2 E g'(y)`` (Stein)."""
+        return np.asarray(magnitudes.size - below(magnitudes, thresholds, [])[0])
 
     def risk_allowance(self, d: int, thresholds: Floats) -> Floats:
-        """Two standard deviations: each of d P(|noise| > t) magnitudes adds about 2 std^2 (Exp(1) - 1)."""
-        return np.asarray(4 * self.std**2 * np.sqrt(2 * d * ndtr(-thresholds / self.std)))
+        """Bernstein's bound at e^-2: each of m = d P(|noise| > t) magnitudes adds about 2 std^2 (Exp(1) - 1)."""
+        passing = 2 * d * ndtr(-thresholds / self.std)
+        return np.asarray(2 * self.variance * (2 * np.sqrt(passing) + 2))
 
 
 @dataclass(frozen=True)
@@ -112,27 +120,33 @@ class LaplaceNoise:
         chebyshev = self.scale * math.sqrt(2 * d + math.sqrt(20 * d / beta))
         return min(chebyshev, math.sqrt(d) * self.largest(d, beta))
 
-    def threshold_risk(self, magnitudes: Floats, thresholds: Floats) -> Floats:
-        """Stein's idea for the Laplace law: ``sum of min(y, t)^2 - 4 b^2 P(|y + e| < t) + 2 b^2``.
+    @property
+    def variance(self) -> float:
+        """Twice the square of the scale."""
+        return 2 * self.scale**2
 
-        Proof: with y = x + noise, the squared error of soft thresholding is ``min(y, t)^2 + 2 noise g(y) +
-        noise^2`` with ``g(y) = -clip(y, -t, t)``. The Fourier transforms of the density p and of u p(u)
-        give ``E noise g(y) = 2 b^2 E (p * g')(y)``, and ``-(p * g')(y)`` is the probability that y plus
-        fresh noise e lies within t.
+    def passing(self, magnitudes: Floats, thresholds: Floats) -> Floats:
+        """Each with the probability that it would with fresh noise on top.
+
+        Proof: with y = x + noise and p the density, the Fourier transforms of p and of u p(u) give
+        ``E noise g(y) = variance E (p * g')(y)``; where g is a soft threshold, g' says whether y passes.
         """
         y, t = magnitudes / self.scale, thresholds / self.scale
         decay = np.exp(-y)
         growth = np.cosh(np.minimum(y, t[-1]))  # only asked for below a threshold
-        within, squares, growths, decays = _below(magnitudes, thresholds, [magnitudes**2, growth, decay])
-        beyond = magnitudes.size - within
+        within, growths, decays = below(magnitudes, thresholds, [growth, decay])
         inside = within - np.exp(-t) * growths + np.sinh(t) * (decay.sum() - decays)
-        risk = squares + thresholds**2 * beyond - 4 * self.scale**2 * inside
-        return np.asarray(risk + 2 * magnitudes.size * self.scale**2)
+        return np.asarray(magnitudes.size - inside)
 
     def risk_allowance(self, d: int, thresholds: Floats) -> Floats:
-        """Half a standard deviation: each of d e^(-t/b) magnitudes adds (t + b Exp(1))^2 - t^2 less its mean."""
+        """Bernstein's bound at e^-1/8: each of d e^(-t/b) magnitudes adds (t + b Exp(1))^2 - t^2 less its mean.
+
+        Less is allowed for than with Gaussian noise: tails are heavier, so the same chance would cost more
+        where there is something to find.
+        """
         t, b = thresholds, self.scale
-        return np.asarray(0.5 * np.sqrt(d * np.exp(-t / b) * (8 * (t * b) ** 2 + 24 * t * b**3 + 24 * b**4)))
+        squares = d * np.exp(-t / b) * (8 * (t * b) ** 2 + 24 * t * b**3 + 24 * b**4)
+        return np.asarray(0.5 * np.sqrt(squares) + 0.25 * t * b)
 
 
 def _in_chunks(values: Floats, add: Callable[[Floats], Floats]) -> Floats:
@@ -142,7 +156,7 @@ def _in_chunks(values: Floats, add: Callable[[Floats], Floats]) -> Floats:
     return noisy
 
 
-def _below(magnitudes: Floats, thresholds: Floats, weights: list[Floats]) -> list[Floats]:
+def below(magnitudes: Floats, thresholds: Floats, weights: list[Floats]) -> list[Floats]:
     """For each sorted threshold: how many magnitudes lie within it, and the sum of each weight over those."""
     cell = np.searchsorted(thresholds, magnitudes, side="left")
     sums = [np.bincount(cell, weights=w, minlength=thresholds.size + 1) for w in [None, *weights]]
