@@ -29,18 +29,11 @@ def test_concatenation_keeps_every_reading_and_sorts_by_example() -> None:
     both = Occurrences.concatenate([PLAIN, BAGS])
     assert sorted(readings(both)) == sorted(readings(PLAIN) + readings(BAGS))
     assert both.examples.tolist() == sorted(both.examples.tolist())
-    assert not both.distinct
 
 
 def test_calls_without_scales_stay_without() -> None:
     assert Occurrences.concatenate([PLAIN, PLAIN]).scales is None
     assert Occurrences.concatenate([PLAIN]) is PLAIN
-
-
-def test_repeats_between_calls_are_not_distinct() -> None:
-    one = Occurrences(torch.tensor([3]), torch.tensor([0]), torch.ones(1, 1), distinct=True)
-    assert one.distinct
-    assert not Occurrences.concatenate([one, one]).distinct
 
 
 def test_examples_of_a_later_physical_batch_are_renumbered() -> None:

@@ -111,11 +111,11 @@ def test_clipping_tables_and_dense_layers_separately_is_caught(monkeypatch: pyte
     plain_dense, plain_rows = LogicalBatch.accumulate_dense, LogicalBatch.row_sums
 
     def dense_alone(self: LogicalBatch, name: str, out: Tensor, weights: Tensor) -> None:
-        plain_dense(self, name, out, self.clip_weights(self.dense_squared_norms, 1.0))
+        plain_dense(self, name, out, self.clip_weights(self.dense_squared_norms, 1.0, 1.0))
 
     def rows_alone(self: LogicalBatch, survives: np.ndarray, weights: Tensor):  # type: ignore[no-untyped-def]
         squares = self.squared_norms(survives) - self.dense_squared_norms
-        return plain_rows(self, survives, self.clip_weights(squares, 1.0))
+        return plain_rows(self, survives, self.clip_weights(squares, 1.0, 1.0))
 
     monkeypatch.setattr(LogicalBatch, "accumulate_dense", dense_alone)
     monkeypatch.setattr(LogicalBatch, "row_sums", rows_alone)

@@ -106,6 +106,8 @@ class Capture:
                 f"parameter {unseen!r}: received a gradient while the model was in evaluation mode, where "
                 "nothing is captured; call train() on the model before its forward"
             )
+        if not passes:
+            return []
         with torch.no_grad(), self._recorder.paused():
             return [self._captured(calls) for calls in passes]
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sparsedp.accounting.validation import check_count
+from sparsedp.compiled import compiled
 from sparsedp.randomness import Stream
 
 Ints = NDArray[np.int64]
@@ -24,15 +25,25 @@ def check_histogram(ids: ArrayLike, values: ArrayLike, size: int) -> tuple[Ints,
     if size > LARGEST_SIZE:
         raise ValueError(f"size must be at most 2^62, got {size}")
     given = np.asarray(ids)
-    if given.ndim != 1 or (given.size and not np.issubdtype(given.dtype, np.integer)):
+    if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
         raise ValueError(f"ids must be a vector of integers, got shape {given.shape} of {given.dtype}")
     touched = given.astype(np.int64, copy=False)
-    if touched.size and not (touched[0] >= 0 and touched[-1] < size and np.all(touched[1:] > touched[:-1])):
+    if not _ascend_within(touched, size):
         raise ValueError(f"ids must be sorted, distinct and within range({size})")
     weights = check_vector("values", values)
     if weights.shape != touched.shape:
         raise ValueError(f"values must be one per id, got {weights.size} for {touched.size} ids")
     return touched, weights, size
+
+
+@compiled
+def _ascend_within(ids: Ints, size: int) -> bool:
+    previous = np.int64(-1)
+    for each in ids:
+        if each <= previous or each >= size:
+            return False
+        previous = each
+    return True
 
 
 def check_vector(name: str, values: ArrayLike) -> Floats:
@@ -63,8 +74,8 @@ def is_touched(ids: Ints, candidates: Ints) -> NDArray[np.bool_]:
     """Which candidates are touched rows."""
     if not ids.size:
         return np.zeros(candidates.shape, dtype=np.bool_)
-    at = np.searchsorted(ids, candidates)
-    return np.asarray(ids[np.minimum(at, ids.size - 1)] == candidates)
+    at = ids.searchsorted(candidates)
+    return np.asarray(ids.take(at, mode="clip") == candidates)
 
 
 def untouched_ids(ids: Ints, ranks: Ints) -> Ints:

@@ -1,20 +1,23 @@
 """Single-precision standard normals in bulk: Box-Muller on a keystream.
 
 Neither numpy nor torch computes a sine and a cosine together, and torch's logarithm starts threads of its
-own, so the transform is written in numpy, block by block in the processor's cache.
+own, so the transform is a loop of ours, block by block in the processor's cache.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sparsedp.compiled import compiled
 from sparsedp.randomness.keystream import Keystream
 
 Floats = NDArray[np.float32]
+Words = NDArray[np.int32]
 
 BLOCK_PAIRS = 1 << 16
 """Pairs transformed at once. Part of the sequence's definition: changing it changes what a seed gives."""
@@ -30,25 +33,25 @@ _FINE_BELOW = 1 << 12
 _FINE_BELOW_SQUARED = np.float32((_FINE_BELOW * 2.0**-31) ** 2)
 
 # cos(u pi/2) and sin(u pi/2) / u on [-1, 1] as polynomials in u^2: minimax, off by less than 2e-7 in float32.
-_COSINE = np.array(
-    [
+_COSINE = tuple(
+    np.float32(c)
+    for c in (
         0.9999999534971694,
         -1.233698214595596,
         0.2536507436149826,
         -0.020810625236757266,
         0.0008581892136138808,
-    ],
-    dtype=np.float32,
+    )
 )
-_SINE = np.array(
-    [
+_SINE = tuple(
+    np.float32(c)
+    for c in (
         1.5707962897560286,
         -0.6459633576519669,
         0.07968847432845853,
         -0.004672220920600463,
         0.0001508178052374299,
-    ],
-    dtype=np.float32,
+    )
 )
 
 
@@ -73,46 +76,40 @@ def fill_normals(out: Floats, keystream: Keystream, threads: int) -> None:
 
 def _fill_span(out: Floats, keystream: Keystream) -> None:
     values = 2 * BLOCK_PAIRS
-    work = np.empty((4, min(BLOCK_PAIRS, _pairs(out.size))), dtype=np.float32)
+    words = np.empty(min(values, 2 * _pairs(out.size)), dtype="<i4")
+    radius = np.empty(words.size // 2, dtype=np.float32)
     for begin in range(0, out.size - 1, values):
         block = out[begin : begin + values]
-        _transform(block[: block.size // 2 * 2], keystream, work[:, : block.size // 2])
+        pairs = block.size // 2
+        _transform(block[: 2 * pairs], keystream, words[: 2 * pairs], radius[:pairs])
     if out.size % 2:
         last = np.empty(2, dtype=np.float32)
-        _transform(last, keystream, work[:, :1])
+        _transform(last, keystream, words[:2], radius[:1])
         out[-1] = last[0]
 
 
-def _transform(block: Floats, keystream: Keystream, work: Floats) -> None:
+def _transform(block: Floats, keystream: Keystream, words: Words, radius: Floats) -> None:
     """Turn the next bytes of the keystream into normals: first the radius words, then the angle words.
 
     A radius word is a random sign and a magnitude m of 31 bits: U = m / 2^31, r = sqrt(-2 ln U). An angle
     word is u = word / 2^31 in [-1, 1): the angle u pi/2. The half circle and the sign make the circle.
     """
-    pairs = block.size // 2
-    start = keystream.fill(block.data)
-    words = block.view("<i4")
-    unit, square = work[:2], work[2:]
-    unit[...] = words.reshape(2, pairs)
-    unit *= _UNIT
-    np.multiply(unit, unit, out=square)
-    u, u2, radius = unit[1], square[1], square[0]
-    _log_square(radius, words[:pairs], keystream, start)
-    np.negative(radius, out=radius)
-    np.sqrt(radius, out=radius)
-    signs = words[:pairs]
-    signs &= np.int32(-(2**31))
-    bits = radius.view(np.int32)
-    bits |= signs
-    first, second = block[:pairs], block[pairs:]
-    _polynomial(_COSINE, u2, out=first)
-    first *= radius
-    _polynomial(_SINE, u2, out=second)
-    u *= radius
-    second *= u
+    start = keystream.fill(words.data)
+    native = words if sys.byteorder == "little" else words.astype(np.int32)
+    _squares(native, radius)
+    _log_square(radius, native[: radius.size], keystream, start)
+    _turn(native, radius, block)
 
 
-def _log_square(square: Floats, words: NDArray[np.int32], keystream: Keystream, start: int) -> None:
+@compiled
+def _squares(words: Words, square: Floats) -> None:
+    """U^2 of each radius word."""
+    for i in range(square.size):
+        unit = np.float32(words[i]) * _UNIT
+        square[i] = unit * unit
+
+
+def _log_square(square: Floats, words: Words, keystream: Keystream, start: int) -> None:
     """ln U^2 in place of U^2. Small magnitudes get 64 more bits, so that the tail is fine and ends at 11.5.
 
     The bits come from a keystream of their own, at a place given by the word's, so that a call always uses
@@ -131,13 +128,25 @@ def _log_square(square: Floats, words: NDArray[np.int32], keystream: Keystream, 
         square[i] = value
 
 
-def _polynomial(coefficients: Floats, x: Floats, out: Floats) -> None:
+@compiled
+def _turn(words: Words, log_square: Floats, out: Floats) -> None:
+    """(r cos, r sin) from ln U^2 and the angle word, with the sign of the radius word."""
+    pairs = log_square.size
+    for i in range(pairs):
+        radius = np.sqrt(-log_square[i])
+        if words[i] < 0:
+            radius = -radius
+        u = np.float32(words[pairs + i]) * _UNIT
+        u2 = u * u
+        out[i] = _polynomial(_COSINE, u2) * radius
+        out[pairs + i] = _polynomial(_SINE, u2) * (u * radius)
+
+
+@compiled
+def _polynomial(coefficients: tuple[np.float32, ...], x: np.float32) -> np.float32:
     """Horner's rule."""
-    np.multiply(x, coefficients[-1], out=out)
-    for coefficient in coefficients[-2:0:-1]:
-        out += coefficient
-        out *= x
-    out += coefficients[0]
+    c0, c1, c2, c3, c4 = coefficients
+    return (((c4 * x + c3) * x + c2) * x + c1) * x + c0
 
 
 def _pairs(size: int) -> int:

@@ -11,6 +11,7 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from sparsedp.compiled import compiled
 from sparsedp.randomness.keystream import Keystream
 
 Size = int | tuple[int, ...]
@@ -67,19 +68,7 @@ class Stream:
         """Standard normals by Box-Muller; 64 bits in the radius carry the tail to 9.4 standard deviations."""
         shape = shape_of(size)
         count = math.prod(shape)
-        pairs = (count + 1) // 2
-        uniforms = self.uniform(2 * pairs)
-        radius, angle = uniforms[:pairs], uniforms[pairs:]
-        np.log(radius, out=radius)
-        radius *= -2.0
-        np.sqrt(radius, out=radius)
-        angle *= 2.0 * math.pi
-        values = np.empty(2 * pairs)
-        np.cos(angle, out=values[:pairs])
-        np.sin(angle, out=values[pairs:])
-        values[:pairs] *= radius
-        values[pairs:] *= radius
-        return values[:count].reshape(shape)
+        return _normals(self.uint64(2 * ((count + 1) // 2)))[:count].reshape(shape)
 
     def exponential(self, size: Size) -> NDArray[np.float64]:
         """Standard exponentials (mean 1)."""
@@ -165,6 +154,25 @@ class Stream:
     def __repr__(self) -> str:
         kind = "secure" if self.is_private else "reproducible, not private"
         return f"<Stream {self.name!r} ({kind}) at byte {self._keystream.position}>"
+
+
+@compiled
+def uniform_of(word: np.uint64) -> float:
+    """A word as a number in (0, 1)."""
+    return min(max(np.float64(word) * _TWO_TO_MINUS_64, _SMALLEST), _LARGEST)
+
+
+@compiled
+def _normals(words: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """Box-Muller: the first half of the words are radii, the second are angles."""
+    pairs = words.size // 2
+    values = np.empty(2 * pairs, np.float64)
+    for i in range(pairs):
+        radius = np.sqrt(-2.0 * np.log(uniform_of(words[i])))
+        angle = 2.0 * math.pi * uniform_of(words[pairs + i])
+        values[i] = radius * np.cos(angle)
+        values[pairs + i] = radius * np.sin(angle)
+    return values
 
 
 def _count(argument: str, value: int) -> int:

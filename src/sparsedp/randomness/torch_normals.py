@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from sparsedp.compiled import compiled
 from sparsedp.randomness.box_muller import fill_normals
 from sparsedp.randomness.stream import Stream
 
 _CHUNK = 1 << 16
+
+
+def normals(count: int, std: float, stream: Stream) -> Tensor:
+    """New normals of standard deviation ``std`` in float32: those that ``normal_`` would draw, times ``std``."""
+    values = np.empty(count, dtype=np.float32)
+    fill_normals(values, stream.keystream, torch.get_num_threads())
+    values *= np.float32(std)
+    return torch.from_numpy(values)
 
 
 def normal_(out: Tensor, stream: Stream) -> Tensor:
@@ -37,4 +49,11 @@ def round_to_grid_(values: Tensor, grid: float) -> Tensor:
     """Round to the nearest multiples of ``grid``, a power of two, in place (exact in floating point)."""
     if not (grid > 0.0 and math.frexp(grid)[0] == 0.5):
         raise ValueError(f"grid: must be a power of two, got {grid}")
-    return values.div_(grid).round_().mul_(grid)
+    _round(values.detach().view(-1).numpy(), 1.0 / grid, grid)
+    return values
+
+
+@compiled
+def _round(values: NDArray[Any], per_unit: float, grid: float) -> None:
+    for n in range(values.size):
+        values[n] = np.rint(values[n] * per_unit) * grid

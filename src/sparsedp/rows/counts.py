@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from sparsedp.compiled import compiled
+
 
 @dataclass(frozen=True)
 class RowCounts:
@@ -17,17 +19,21 @@ class RowCounts:
 
     def within(self, rows: NDArray[np.int64]) -> RowCounts:
         """Restricted to the sorted ``rows``, and renumbered by their place in them."""
-        if not rows.size:
-            return RowCounts(self.ids[:0], self.counts[:0])
-        place = np.minimum(np.searchsorted(rows, self.ids), rows.size - 1)
-        inside = rows[place] == self.ids
+        place = places(rows, self.ids)
+        inside = place >= 0
         return RowCounts(place[inside], self.counts[inside])
 
 
 def contains(sorted_rows: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Which of ``rows`` are among ``sorted_rows``."""
-    if not sorted_rows.size:
-        return np.zeros(rows.shape, dtype=np.bool_)
-    place = np.minimum(np.searchsorted(sorted_rows, rows), sorted_rows.size - 1)
-    found: NDArray[np.bool_] = sorted_rows[place] == rows
+    return places(sorted_rows, rows) >= 0
+
+
+@compiled
+def places(sorted_rows: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where each of ``rows`` stands among ``sorted_rows``; -1 where it does not."""
+    found = np.empty(rows.size, np.int64)
+    for n in range(rows.size):
+        place = np.searchsorted(sorted_rows, rows[n])
+        found[n] = place if place < sorted_rows.size and sorted_rows[place] == rows[n] else -1
     return found

@@ -27,8 +27,6 @@ class Occurrences:
     """One row per reading, or per bag where ``sources`` is given."""
     sources: Tensor | None = None
     scales: Tensor | None = None
-    distinct: bool = False
-    """True where no example can read the same row twice (one id an example): nothing to deduplicate."""
 
     def __len__(self) -> int:
         return int(self.ids.numel())

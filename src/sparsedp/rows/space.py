@@ -34,7 +34,7 @@ class RowSpace:
     selectable: tuple[TableShape, ...]
     always_on: tuple[TableShape, ...] = ()
 
-    @property
+    @cached_property
     def tables(self) -> tuple[TableShape, ...]:
         """All tables in the order of their numbers."""
         return self.selectable + self.always_on
@@ -49,12 +49,12 @@ class RowSpace:
         """A table's place in ``tables``, by name."""
         return {table.name: place for place, table in enumerate(self.tables)}
 
-    @property
+    @cached_property
     def selectable_size(self) -> int:
         """How many rows a rule chooses among."""
         return int(self.offsets[len(self.selectable)])
 
-    @property
+    @cached_property
     def coordinates(self) -> int:
         """How many embedding coordinates there are: what dense DP-SGD would noise."""
         return sum(table.rows * table.dim for table in self.tables)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sparsedp.clipping import Captured
+from sparsedp.compiled import compiled
 from sparsedp.rows import Occurrences, Readings, RowCounts, RowSpace, contains
 from sparsedp.selection import Rule, Selected
 
@@ -18,6 +19,7 @@ CLIP_SLACK = 1.0 - 2.0**-10
 """Clip a little below the bound, so that float32 rounding of a norm never passes it."""
 
 Floats = NDArray[np.float64]
+_NOTHING: Floats = np.empty(0)
 
 
 class LogicalBatch:
@@ -31,8 +33,9 @@ class LogicalBatch:
         self.space = space
         self.sizes = [each.batch_size for each in passes]
         self.size = sum(self.sizes)
-        self.scales = np.repeat([each.scale for each in passes], self.sizes) if passes else np.empty(0)
-        self.clip_factors = np.empty(0)
+        self.scales = np.concatenate([_NOTHING, *(np.full(each.batch_size, each.scale) for each in passes)])
+        self._squared_scales = self.scales**2
+        self.clip_factors = _NOTHING
         """What the examples' gradients were last multiplied with, loss scale apart."""
         self._passes = list(passes)
         self._readings = Readings(space, self._occurrences(), self.size)
@@ -56,14 +59,15 @@ class LogicalBatch:
             for gradient in each.dense.values():
                 squares[base : base + each.batch_size] += gradient.squared_norms().numpy()
             base += each.batch_size
-        return self.scales**2 * squares
+        squares *= self._squared_scales
+        return squares
 
     def _discard_non_finite(self) -> None:
         self.finite: NDArray[np.bool_] = np.ones(self.size, dtype=np.bool_)
         # A sum of squares is finite only if all of them are: the common case costs one addition.
         if np.isfinite(self.dense_squared_norms.sum() + self._readings.pair_squared_norms.sum()):
             return
-        everything = np.ones(self._readings.order.rows.size, dtype=np.bool_)
+        everything = np.ones(self.touched, dtype=np.bool_)
         squares = self.dense_squared_norms + self._readings.example_squared_norms(everything)
         self.finite = np.isfinite(squares)
         self.dense_squared_norms[~self.finite] = 0.0
@@ -78,23 +82,24 @@ class LogicalBatch:
     @property
     def touched(self) -> int:
         """How many rows the batch reads."""
-        return int(self._readings.order.rows.size)
+        return self._readings.touched
 
     def surviving(self, selected: Selected) -> NDArray[np.bool_]:
         """For each touched row: is it selected, or in a table that is always on?"""
         rows = self._readings.order.rows
         return (rows >= self.space.selectable_size) | contains(selected.rows, rows)
 
-    def clip_weights(self, squared_norms: Floats, clip: float) -> Tensor:
-        """What each recorded gradient is multiplied with, so that its example's norm is at most ``clip``."""
-        norms = np.sqrt(squared_norms)
-        factors = np.minimum(1.0, clip * CLIP_SLACK / np.maximum(norms, 1e-100))
-        self.clip_factors = factors
-        return torch.from_numpy((factors * self.scales * self.finite).astype(np.float32))
+    def clip_weights(self, squared_norms: Floats, clip: float, batch: float) -> Tensor:
+        """What each recorded gradient is multiplied with: clipped to ``clip``, divided by ``batch``."""
+        self.clip_factors, weights = _clip(squared_norms, self.scales, self.finite, clip * CLIP_SLACK, batch)
+        return torch.from_numpy(weights)
 
     def squared_norms(self, survives: NDArray[np.bool_]) -> Floats:
         """Per example, over the dense parameters and the surviving rows: one joint norm."""
-        return self.dense_squared_norms + self.scales**2 * self._readings.example_squared_norms(survives)
+        squares = self._readings.example_squared_norms(survives)
+        squares *= self._squared_scales
+        squares += self.dense_squared_norms
+        return squares
 
     def masked_squared_norms(
         self, survives: NDArray[np.bool_], masks: dict[int, tuple[NDArray[np.int64], Tensor]]
@@ -104,7 +109,7 @@ class LogicalBatch:
         tables = self._readings.example_squared_norms(always_on)
         for place, (rows, mask) in masks.items():
             tables = tables + self._readings.masked_squared_norms(place, rows, mask)
-        return self.dense_squared_norms + self.scales**2 * tables
+        return self.dense_squared_norms + self._squared_scales * tables
 
     def row_sums(
         self, survives: NDArray[np.bool_], weights: Tensor
@@ -120,6 +125,19 @@ class LogicalBatch:
             if gradient is not None:
                 gradient.accumulate(out, weights[base : base + each.batch_size])
             base += each.batch_size
+
+
+@compiled
+def _clip(
+    squared_norms: Floats, scales: Floats, finite: NDArray[np.bool_], bound: float, batch: float
+) -> tuple[Floats, NDArray[np.float32]]:
+    """Per example its factor ``min(1, bound / norm)``, and this times its scale, over ``batch``."""
+    factors, weights = np.empty(scales.size, np.float64), np.empty(scales.size, np.float32)
+    for i in range(scales.size):
+        norm = np.sqrt(squared_norms[i])
+        factors[i] = 1.0 if norm <= bound else bound / norm
+        weights[i] = factors[i] * scales[i] / batch if finite[i] else 0.0
+    return factors, weights
 
 
 class ScoredBatch:
@@ -138,7 +156,7 @@ class ScoredBatch:
         """Row norms of the mean gradient, each example clipped jointly over *all* it touches."""
         batch, rule = self._batch, self._rule
         everything = np.ones(batch.touched, dtype=np.bool_)
-        weights = batch.clip_weights(batch.squared_norms(everything), rule.clip) / rule.batch
+        weights = batch.clip_weights(batch.squared_norms(everything), rule.clip, rule.batch)
         ids, norms = [np.empty(0, dtype=np.int64)], [np.empty(0)]
         for place, rows, sums in batch.row_sums(everything, weights):
             if place < len(self.space.selectable):

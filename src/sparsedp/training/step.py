@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sparsedp.randomness import NoiseSource, grid_of
-from sparsedp.randomness.torch_normals import normal_, round_to_grid_
+from sparsedp.randomness.torch_normals import normals, round_to_grid_
 from sparsedp.rows import RowGradient, RowSpace
-from sparsedp.rows.readings import FEW
+from sparsedp.rows.segments import add_rows
 from sparsedp.selection import Rule, Selected
 from sparsedp.training.batch import LogicalBatch, ScoredBatch
 
@@ -52,7 +52,7 @@ def private_gradient(
     selected = rule.select(ScoredBatch(batch, rule), source.selection)
     layout = Layout(rule.space, selected, dense, noised_tables=not rows_owe)
     survives = batch.surviving(selected)
-    weights = batch.clip_weights(_squared_norms(batch, survives, layout), rule.clip) / rule.batch
+    weights = batch.clip_weights(_squared_norms(batch, survives, layout), rule.clip, rule.batch)
     std = rule.noise_multiplier * rule.sensitivity / rule.batch
     if rule.batch_clip is None:
         flat = _noise(layout, std, source)  # sums are added onto the noise: one pass less
@@ -101,16 +101,17 @@ class Layout:
             for n, (name, parameter) in enumerate(self.dense.items())
         }
 
-    def table_view(self, flat: Tensor, place: int) -> Tensor:
+    def table_view(self, flat: Tensor, place: int) -> NDArray[np.float32]:
         """Table number ``place``: one line a selected row."""
         n = len(self.dense) + place
-        return flat[self._bounds[n] : self._bounds[n + 1]].view(-1, self.space.tables[place].dim)
+        lines = flat.numpy()[self._bounds[n] : self._bounds[n + 1]]
+        return lines.reshape(-1, self.space.tables[place].dim)
 
     def gradient(self, flat: Tensor) -> StepGradient:
         """The finished buffer as gradients."""
         tables: dict[str, RowGradient | Tensor] = {}
         for place, rows in self.noised:
-            values = self.table_view(flat, place)
+            values = torch.from_numpy(self.table_view(flat, place))
             name = self.space.tables[place].name
             tables[name] = values if rows is None else RowGradient(torch.from_numpy(rows), values)
         return StepGradient(
@@ -157,9 +158,10 @@ def _noise(layout: Layout, std: float, source: NoiseSource) -> Tensor:
     """Gaussian noise on every selected coordinate, also on rows that no example touched."""
     if std == 0:
         return torch.zeros(layout.size)
-    flat = normal_(torch.empty(layout.size), source.noise).mul_(std)
+    flat = normals(layout.size, std, source.noise)
     for place, (_, mask) in layout.masks.items():
-        layout.table_view(flat, place).mul_(mask)
+        view = layout.table_view(flat, place)
+        view *= mask.numpy()
     return flat
 
 
@@ -173,14 +175,10 @@ def _accumulate(
         return
     for place, touched, sums in batch.row_sums(survives, weights):
         selected = layout.rows[place]
-        lines = torch.from_numpy(touched if selected is None else selected.searchsorted(touched))
+        lines = touched if selected is None else selected.searchsorted(touched)
         if place in layout.masks:
-            sums = sums * layout.masks[place][1][lines]
-        view = layout.table_view(flat, place)
-        if sums.numel() <= FEW:
-            view.numpy()[lines.numpy()] += sums.numpy()  # the lines are distinct
-        else:
-            view.index_add_(0, lines, sums)
+            sums = sums * layout.masks[place][1][torch.from_numpy(lines)]
+        add_rows(layout.table_view(flat, place), lines, sums.numpy())
 
 
 def _touched_rows(

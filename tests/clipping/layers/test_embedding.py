@@ -41,14 +41,6 @@ def test_readings_belong_to_their_examples(rows):
     assert torch.equal(read.ids, ids[kept])
     assert torch.equal(read.examples, torch.arange(len(rows)).unsqueeze(1).expand_as(ids)[kept])
     assert torch.equal(read.output_grads, weights[kept])
-    assert not read.distinct
-
-
-def test_one_id_an_example_is_distinct():
-    model = nn.Embedding(4, 2)
-    capture = Capture(model, loss_reduction="sum")
-    model(torch.tensor([1, 1, 2])).sum().backward()
-    assert capture.take()[0].tables[""].distinct
 
 
 class Positions(nn.Module):

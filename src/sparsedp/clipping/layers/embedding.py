@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -50,15 +51,13 @@ class EmbeddingRule(TableRule):
 def readings(table: nn.Embedding, ids: Tensor, grad: Tensor) -> Occurrences:
     """What a call with ``ids`` read."""
     per_example = ids.shape[1:].numel()
-    examples = torch.arange(ids.shape[0], device=ids.device)
-    if per_example != 1:
-        examples = examples.repeat_interleave(per_example)
+    examples = torch.from_numpy(np.arange(ids.shape[0]).repeat(per_example))
     flat, rows = ids.reshape(-1).long(), grad.reshape(-1, grad.shape[-1])
     if table.padding_idx is not None:
         read = flat != table.padding_idx
         if not bool(read.all()):
             flat, examples, rows = flat[read], examples[read], rows[read]
-    return Occurrences(flat, examples, rows, distinct=per_example == 1)
+    return Occurrences(flat, examples, rows)
 
 
 def each_for_itself(run: Run, ids: Any) -> Any:

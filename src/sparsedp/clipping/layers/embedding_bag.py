@@ -58,8 +58,7 @@ class EmbeddingBagRule(TableRule):
             sizes = torch.bincount(bags, minlength=count)
         if module.mode == "mean":
             scales = sizes.to(grad.dtype).reciprocal_()[bags]
-        distinct = bool((sizes <= 1).all())
-        yield "weight", Occurrences(ids, bags, grad, sources=bags, scales=scales, distinct=distinct)
+        yield "weight", Occurrences(ids, bags, grad, sources=bags, scales=scales)
 
 
 def _sizes(bags: Bags, count: int, include_last_offset: bool) -> Tensor:

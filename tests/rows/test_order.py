@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparsedp.rows.order import order_by_row
+
+Pairs = list[tuple[int, int]]
+pairs = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 4)), max_size=30).map(
+    lambda readings: sorted(readings, key=lambda reading: reading[1])
+)
+
+
+@pytest.mark.parametrize("stretch", [1, 2**58], ids=["packed in a word", "too wide for a word"])
+@given(pairs)
+def test_rows_and_pairs_lie_together(stretch: int, readings: Pairs) -> None:
+    numbers = np.array([row * stretch for row, _ in readings], dtype=np.int64)
+    examples = np.array([example for _, example in readings], dtype=np.int64)
+    order = order_by_row(numbers, examples, 7 * stretch)
+    assert sorted(order.position.tolist()) == list(range(len(readings)))
+    found: dict[tuple[int, int], list[int]] = {}
+    for place, row in enumerate(order.rows.tolist()):
+        inside = order.position[order.row_starts[place] : order.row_starts[place + 1]]
+        assert set(numbers[inside].tolist()) == {row}
+        for pair in range(order.row_pairs[place], order.row_pairs[place + 1]):
+            key = (row // stretch, int(order.pair_example[pair]))
+            assert key not in found
+            found[key] = order.position[order.pair_starts[pair] : order.pair_starts[pair + 1]].tolist()
+    expected: dict[tuple[int, int], list[int]] = {}
+    for place, reading in enumerate(readings):
+        expected.setdefault(reading, []).append(place)
+    assert found == expected
+    assert order.row_starts[-1] == order.pair_starts[-1] == len(readings)

@@ -1,0 +1,62 @@
+"""What `Readings` does not reach; its own tests compare all of them with plain dictionaries."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sparsedp.rows.segments import add_rows, clipped_counts, pair_squares, row_sums
+
+NONE = np.empty(0, np.int64)
+ONE = np.empty(0, np.float32)
+IN_ORDER = np.arange(2)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_what_has_no_weight_does_not_enter_a_sum(dtype: type) -> None:
+    grads = np.array([[np.nan, np.inf], [1.0, 2.0]], dtype=dtype)
+    weights = np.array([0.0, 0.5], dtype=np.float32)
+    out = np.empty((1, 2), dtype=dtype)
+    row_sums(out, np.array([0]), np.array([0, 2]), IN_ORDER, IN_ORDER, weights, 0, grads, NONE, ONE)
+    assert out.tolist() == [[0.5, 1.0]]
+
+
+def test_squares_beyond_single_precision_are_finite() -> None:
+    """An example with a gradient of 1e30 is clipped, not dropped."""
+    grads = np.full((2, 3), 1e30, dtype=np.float32)
+    out = np.empty(2)
+    pair_squares(out, np.arange(3), IN_ORDER, 0, grads, NONE, ONE)
+    np.testing.assert_allclose(out, 3e60, rtol=1e-6)
+
+
+def test_squares_that_are_not_finite_show() -> None:
+    grads = np.array([[1.0, np.nan], [np.inf, 0.0]], dtype=np.float32)
+    out = np.empty(2)
+    pair_squares(out, np.arange(3), IN_ORDER, 0, grads, NONE, ONE)
+    assert np.isnan(out[0])
+    assert np.isposinf(out[1])
+
+
+def test_long_sums_keep_single_precision() -> None:
+    """A row that 100,000 examples read: added up in float32 the sum would be off by 1e-3 and more."""
+    readings, tenth = 100_000, np.float32(0.1)
+    grads = np.full((readings, 1), tenth)
+    out = np.empty((1, 1), dtype=np.float32)
+    everything = np.arange(readings)
+    starts = np.array([0, readings])
+    weights = np.ones(readings, np.float32)
+    row_sums(out, np.array([0]), starts, everything, everything, weights, 0, grads, NONE, ONE)
+    assert out[0, 0] == np.float32(readings * float(tenth))
+
+
+def test_rows_are_added_at_their_lines() -> None:
+    out = np.zeros((3, 2), dtype=np.float32)
+    add_rows(out, np.array([2, 0]), np.array([[1, 2], [3, 4]], dtype=np.float32))
+    assert out.tolist() == [[3, 4], [0, 0], [1, 2]]
+
+
+def test_an_example_within_the_norm_counts_whole() -> None:
+    """Three rows of norm sqrt(3): not even the last bit of a count is clipped."""
+    counted = np.ones(3, dtype=np.bool_)
+    whole = clipped_counts(counted, np.arange(4), np.zeros(3, np.int64), np.ones(1, np.bool_), np.sqrt(3.0))
+    assert whole.tolist() == [1.0, 1.0, 1.0]
