@@ -50,11 +50,11 @@ def _runs(each: DataSet, out: Path, epsilons: list[float]) -> pl.DataFrame:
     first = {"seed": [0], "period": each.periods[:1], "epsilon": epsilons[:1]}
     every = {"seed": [0], "period": each.periods, "epsilon": epsilons}
     grids = [
-        each.grid("non-private", seed=[0], period=each.periods),
-        each.grid("dp-sgd", **every),
-        each.grid("adafest", **every),
-        each.grid("fest", **first, frequencies=["first", "all", "running"]),
-        each.grid("adafest+", **first),
+        each.default("non-private", seed=[0], period=each.periods),
+        each.default("dp-sgd", **every),
+        each.default("adafest", **every),
+        each.default("fest", **first, frequencies=["first", "all", "running"]),
+        each.default("adafest+", **first),
     ]
     return runs_of(each, grids, out)
 

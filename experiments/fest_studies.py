@@ -31,8 +31,8 @@ class DataSet:
     source: str
     """A folder under ``REAL_DATA``, or ``generated:...``."""
     settings: Mapping[str, Any]
-    knobs: Mapping[str, Mapping[str, Sequence[Any]]]
-    """Per algorithm, the values that its own knobs take."""
+    knobs: Mapping[str, Sequence[Mapping[str, Sequence[Any]]]]
+    """Per algorithm, grids of the values that its own settings take."""
     algorithms: Sequence[str]
     """The private algorithms to compare."""
     seeds: Sequence[int] = (0, 1)
@@ -56,10 +56,19 @@ class DataSet:
         _PREPARE[self.source](REAL_DATA / self.source, folder)
         return str(folder)
 
-    def grid(self, algorithm: str, **more: Sequence[Any]) -> Grid:
-        """The algorithm with its knobs, and what else varies."""
-        varied = {**self.knobs.get(algorithm, {}), **more}
-        return {"algorithm": [algorithm], **{name: list(values) for name, values in varied.items()}}
+    def grids(self, algorithm: str, **more: Sequence[Any]) -> list[Grid]:
+        """The algorithm with all its knobs, and what else varies."""
+        return [_grid(algorithm, knobs, more) for knobs in self.knobs.get(algorithm, [{}])]
+
+    def default(self, algorithm: str, **more: Sequence[Any]) -> Grid:
+        """The algorithm with the first value of each knob of its first grid, and what else varies."""
+        first = self.knobs.get(algorithm, [{}])[0]
+        return _grid(algorithm, {name: values[:1] for name, values in first.items()}, more)
+
+
+def _grid(algorithm: str, *parts: Mapping[str, Sequence[Any]]) -> Grid:
+    varied = {name: list(values) for part in parts for name, values in part.items()}
+    return {"algorithm": [algorithm], **varied}
 
 
 def runs_of(each: DataSet, grids: Sequence[Grid], out: Path) -> pl.DataFrame:

@@ -105,8 +105,8 @@ def _grids(each: DataSet) -> list[Grid]:
     dense = "lazy" if "lazy" in each.algorithms else "dp-sgd"
     plain = [_one((COLUMNS[0], *COLUMNS[2:]), setting) for setting in WITHOUT_PRIVACY[each.name]]
     return [
-        *[each.grid(name, **same, **setting) for name in (dense, "adafest") for setting in private],
-        *[each.grid("non-private", **{**setting, "seed": [0]}) for setting in plain],
+        *[each.default(name, **same, **setting) for name in (dense, "adafest") for setting in private],
+        *[each.default("non-private", **{**setting, "seed": [0]}) for setting in plain],
     ]
 
 

@@ -46,8 +46,9 @@ def run(out: Path, quick: bool = False, sets: Sequence[DataSet] = ALL) -> dict[s
 
 
 def _runs(each: DataSet, out: Path, epsilons: list[float]) -> pl.DataFrame:
-    grids = [each.grid("non-private", seed=each.seeds)]
-    grids += [each.grid(name, epsilon=epsilons, seed=each.seeds) for name in each.algorithms]
+    grids = each.grids("non-private", seed=each.seeds)
+    for name in each.algorithms:
+        grids += each.grids(name, epsilon=epsilons, seed=each.seeds)
     return runs_of(each, grids, out)
 
 

@@ -53,7 +53,7 @@ def refused(result, said):
 def test_criteo_by_default_hashes_into_the_tables_of_the_paper(raw, tmp_path):
     result = invoke("criteo", raw, "--out", tmp_path / "out")
     assert result.exit_code == 0, result.output
-    assert "3,000 rows in 1 parts" in result.stdout
+    assert "3,000 rows in 1 part\n" in result.stdout
     assert "26 features with 338,782 table rows, 13 numeric columns" in result.stdout
     data = ClickData.open(tmp_path / "out")
     assert data.schema.vocabulary_sizes == VOCABULARY_SIZES

@@ -74,7 +74,9 @@ def test_a_bad_field_is_named_in_one_line(name: str, value: Any) -> None:
         ("rows: algorithm random needs", settings("random", rows=None)),
         ("table_optimizer: lazy", settings("lazy", table_optimizer="adagrad")),
         ("algorithm lazy", settings("lazy", period=1)),
-        ("data: ", {"algorithm": "dp-sgd", "epsilon": 1.0}),
+        ("data: it must be given", {"algorithm": "dp-sgd", "epsilon": 1.0}),
+        ("algorithm: 'adafst' is not one of .*'adafest'", settings(algorithm="adafst")),
+        ("epsilom: there is no such setting", settings(epsilom=1.0)),
     ],
 )
 def test_fields_that_do_not_go_together(message: str, fields: dict[str, Any]) -> None:

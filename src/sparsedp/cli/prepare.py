@@ -231,7 +231,7 @@ def _report(schema: Schema, out: Path, as_json: bool) -> None:
         for line, reason in part.examples
     ]
     if schema.malformed:
-        typer.echo(f"{schema.malformed:,} malformed lines left out:", err=True)
+        typer.echo(f"{_counted(schema.malformed, 'malformed line')} left out:", err=True)
         for each in bad[:SHOWN]:
             typer.echo(f"  {each['file']}, line {each['line']}: {each['reason']}", err=True)
         if schema.malformed > SHOWN:
@@ -249,10 +249,10 @@ def _report(schema: Schema, out: Path, as_json: bool) -> None:
         }
         typer.echo(json.dumps(summary, indent=2))
         return
-    features = len(schema.categorical) + len(schema.multi_hot)
+    features = _counted(len(schema.categorical) + len(schema.multi_hot), "feature")
     height = sum(schema.vocabulary_sizes) + sum(feature.rows for feature in schema.multi_hot)
-    typer.echo(f"{out}: {schema.rows:,} rows in {len(schema.parts)} parts")
-    typer.echo(f"{features} features with {height:,} table rows, {len(schema.numeric)} numeric columns")
+    typer.echo(f"{out}: {_counted(schema.rows, 'row')} in {_counted(len(schema.parts), 'part')}")
+    typer.echo(f"{features} with {height:,} table rows, {_counted(len(schema.numeric), 'numeric column')}")
     if schema.time is not None:
         typer.echo(f"time: {schema.time} ({schema.time_unit})")
     if schema.vocabulary_statement is not None:
@@ -293,3 +293,7 @@ def _table_heights(text: str, features: int) -> tuple[int, ...]:
     if len(sizes) != features:
         raise ValueError(f"buckets must be one number or {features}, got {len(sizes)}")
     return sizes
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number:,} {thing}" + ("" if number == 1 else "s")

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 Algorithm = Literal[
     "non-private",
@@ -106,10 +107,7 @@ class RunConfig(BaseModel):
         try:
             return cls.model_validate(fields)
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            message = first["msg"].removeprefix("Value error, ")
-            raise ValueError(f"{where}: {message}" if where else message) from None
+            raise ValueError(_in_words(error.errors()[0])) from None
 
     @classmethod
     def read(cls, path: Path, **overrides: Any) -> RunConfig:
@@ -125,3 +123,16 @@ class RunConfig(BaseModel):
     def to_yaml(self) -> str:
         """The whole config, defaults included."""
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+
+
+def _in_words(problem: ErrorDetails) -> str:
+    """One problem of a config as a line that names the setting and what would do."""
+    where = ".".join(str(part) for part in problem["loc"])
+    message = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "missing":
+        message = "it must be given"
+    elif problem["type"] == "extra_forbidden":
+        message = "there is no such setting"
+    elif problem["type"] == "literal_error":
+        message = f"{problem['input']!r} is not one of {problem['ctx']['expected']}"
+    return f"{where}: {message}" if where else message
