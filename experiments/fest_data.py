@@ -52,12 +52,13 @@ FLIGHTS = DataSet(
         "lazy": [{"batch_size": [32768, 65536]}],
         "fest": [{"rows": [1000, 3000, 300, 100]}],
         "adafest": [
-            {"noise_ratio": [2.0, 3.0], "false_positives": [20.0]},
+            {"noise_ratio": [2.0, 3.0, 5.0], "false_positives": [20.0]},
+            {"noise_ratio": [2.0], "false_positives": [200.0]},
             {"noise_ratio": [2.0], "threshold": [60.0, 150.0]},
             {"noise_ratio": [5.0], "threshold": [60.0]},
             {"noise_ratio": [3.0], "threshold": [50.0], "batch_size": [65536]},
         ],
-        "adafest+": [{"rows": [3000], "noise_ratio": [5.0], "threshold": [30.0, 36.0, 45.0]}],
+        "adafest+": [{"rows": [3000], "noise_ratio": [5.0], "threshold": [30.0, 20.0, 33.0, 36.0, 45.0]}],
     },
     ("lazy", *SPARSE),
     periods=(WEEK, 4 * WEEK, 18 * WEEK),
@@ -86,7 +87,7 @@ TENNIS = DataSet(
         "adafest+": [{"rows": [100], "noise_ratio": [5.0], "threshold": [100.0, 400.0]}],
     },
     ("lazy", *SPARSE),
-    periods=(4, 12),
+    periods=(1, 4, 12),
 )
 GENERATED = DataSet(
     "generated",
@@ -139,4 +140,4 @@ QUICK = DataSet(
 )
 ALL = (FLIGHTS, TENNIS, GENERATED)
 STREAMS = (FLIGHTS, TENNIS, replace(GENERATED, source="generated:200000x8"))
-QUICK_STREAM = replace(QUICK, source="generated:4000x4")
+QUICK_STREAM = replace(QUICK, source="generated:4000x4", settings={**QUICK.settings, "batch_size": 512})
