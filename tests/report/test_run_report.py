@@ -87,7 +87,7 @@ def test_a_single_run_names_everything_a_reviewer_needs(tmp_path: Path) -> None:
         "add-or-remove-one",
         "unit: example",
         "the model after every step",
-        "909.1x",
+        "909.1",
         "0.6000",
         "1e-05",
         "held-out",
@@ -99,11 +99,33 @@ def test_a_single_run_names_everything_a_reviewer_needs(tmp_path: Path) -> None:
 
 def test_a_seeded_run_is_called_not_private(tmp_path: Path) -> None:
     run = FinishedRun.read(finished(tmp_path / "run"))
-    run.result["statement"] = {**STATEMENT, "private": False, "notes": ["the noise is seeded"]}
+    notes = ["the noise is seeded", "spent by all runs on the ledger"]
+    run.result["statement"] = {**STATEMENT, "private": False, "notes": notes}
     card = privacy_card(run)
-    assert "NOT PRIVATE: the noise is seeded" in card
+    assert "NOT PRIVATE: the noise is seeded<" in card  # the other note is no reason
     assert "can hardly tell" not in card
     assert "can hardly tell" in privacy_card(FinishedRun.read(tmp_path / "run"))
+
+
+def test_settings_are_shared_or_a_line_for_each_run(tmp_path: Path) -> None:
+    runs = [
+        finished(tmp_path / "sharp", noise_ratio=2.0),
+        finished(tmp_path / "blunt", noise_ratio=5.0),
+        finished(tmp_path / "fest", "fest", rows=7777),
+    ]
+    page = write_report(runs, tmp_path / "report.html").read_text().rsplit("<body>", 1)[1]
+    shared, differing = page.split("<table>")[1:3]
+    assert "<th scope=row>batch size</th><td>500</td>" in shared
+    assert "noise ratio" not in shared
+    assert "<th scope=col>noise ratio</th>" in differing
+    assert all(f"<td>{value}</td>" in differing for value in ("2", "5", "7,777"))
+
+
+def test_one_evaluation_draws_no_course(tmp_path: Path) -> None:
+    run = finished(tmp_path / "run")
+    assert "Quality over time" in write_report([run], tmp_path / "two.html").read_text()
+    RunFolder(run).forget_after(40)
+    assert "Quality over time" not in write_report([run], tmp_path / "one.html").read_text()
 
 
 def test_names_from_outside_are_escaped(tmp_path: Path) -> None:

@@ -70,6 +70,7 @@ main{overflow-wrap:anywhere;max-width:60rem;margin:0 auto;padding:1.5rem 1rem 4r
 .card strong{font-size:1.15rem}.good{color:var(--good)}.bad{color:var(--bad);font-weight:600}.quiet{color:var(--quiet);font-size:.92rem}
 .scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
 th,td{padding:.4rem .6rem;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}th[scope=row],th:first-child{text-align:left}
+th,td{overflow-wrap:normal}th[scope=col]{white-space:normal;vertical-align:bottom}.scroll+.scroll{margin-top:1rem}
 .chart{width:100%;height:22rem}@media(max-width:40rem){.chart{height:18rem}}
 """
 
@@ -89,7 +90,9 @@ function draw() {
       margin: {l: 62, r: 16, t: 12, b: 52}, legend: {orientation: "h", yanchor: "bottom", y: 1.02}, autosize: true});
     for (const axis of ["xaxis", "yaxis"]) layout[axis] ??= {};
     for (const key of Object.keys(layout)) {
-      if (/^[xy]axis/.test(key)) Object.assign(layout[key], {gridcolor: line, zerolinecolor: line});
+      if (!/^[xy]axis/.test(key)) continue;
+      Object.assign(layout[key], {gridcolor: line, zerolinecolor: line});
+      if (layout[key].type === "log") layout[key].dtick ??= 1;  // powers of ten alone are labelled
     }
     Plotly.react(id, chart.data, layout, {responsive: true, displayModeBar: false});
   }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -86,31 +87,60 @@ def privacy_card(run: FinishedRun) -> str:
         paragraph(
             f"Whoever sees {statement.released} can hardly tell whether any one {statement.unit} was in the "
             f"training data: adding or removing it changes the probability of anything they may conclude by a "
-            f"factor of at most e^{statement.epsilon:.3g}, except with probability {statement.delta:.2g}.",
+            f"factor of at most {_factor(statement.epsilon)}, except with probability {statement.delta:.2g}.",
             "good",
         )
         if statement.private
-        else paragraph("NOT PRIVATE: " + "; ".join(statement.notes), "bad")
+        else paragraph("NOT PRIVATE: " + statement.notes[0], "bad")
     )
     words = paragraph(str(statement), "quiet")
     return f"<div class=card><strong>{escape(run.name)}</strong>{verdict}{words}</div>"
 
 
+_COMMON = (
+    "data",
+    "model",
+    "epochs",
+    "batch_size",
+    "max_grad_norm",
+    "learning_rate",
+    "table_learning_rate",
+)
+_COUNTING = ("noise_ratio", "threshold", "false_positives", "contribution_norm")
+_KNOBS = {
+    "fest": ("rows",),
+    "adafest": _COUNTING,
+    "adafest+": ("rows", *_COUNTING),
+    "exponential": ("rows", "selection_epsilon", "score_cap"),
+    "sparse-vector": ("rows", "selection_epsilon", "score_cap", "score_threshold"),
+    "random": ("rows",),
+}
+"""The settings of an algorithm's own."""
+
+
 def _settings(runs: Sequence[FinishedRun]) -> str:
-    fields = (
-        "data",
-        "model",
-        "epochs",
-        "batch_size",
-        "max_grad_norm",
-        "learning_rate",
-        "table_learning_rate",
-    )
-    header = ["setting", *[run.name for run in runs]]
-    rows = [[name.replace("_", " "), *[f"{getattr(run.config, name)}" for run in runs]] for name in fields]
-    rows.append(["training rows", *[_number(run.result.get("training_rows")) for run in runs]])
-    rows.append(["noise multiplier", *[_number(run.result.get("noise_multiplier")) for run in runs]])
-    return table(header, rows)
+    """What all runs share in one table; where they differ, a line for each run."""
+    found = [_settings_of(run) for run in runs]
+    names = list(dict.fromkeys(name for each in found for name in each))
+    shared = [name for name in names if len({each.get(name, "") for each in found}) == 1]
+    differing = [name for name in names if name not in shared]
+    whole = table(["setting", "value"], [[name, found[0][name]] for name in shared])
+    if not differing:
+        return whole
+    lines = [
+        [run.name, *[each.get(name, "") for name in differing]] for run, each in zip(runs, found, strict=True)
+    ]
+    return whole + table(["run", *differing], lines)
+
+
+def _settings_of(run: FinishedRun) -> dict[str, str]:
+    named = {name: getattr(run.config, name) for name in (*_COMMON, *_KNOBS.get(run.config.algorithm, ()))}
+    measured = {name: run.result.get(name) for name in ("training_rows", "noise_multiplier")}
+    return {
+        name.replace("_", " "): value if isinstance(value, str) else _number(value)
+        for name, value in (named | measured).items()
+        if value is not None
+    }
 
 
 def _results(runs: Sequence[FinishedRun]) -> str:
@@ -119,7 +149,7 @@ def _results(runs: Sequence[FinishedRun]) -> str:
         "AUC",
         "log-loss",
         "gradient size",
-        "smaller than DP-SGD",
+        "times smaller than DP-SGD",
         "examples/s",
         "epsilon",
         "delta",
@@ -133,7 +163,7 @@ def _results(runs: Sequence[FinishedRun]) -> str:
                 f"{result['auc']:.4f}",
                 f"{result['log_loss']:.4f}",
                 _number(result["gradient_size"]),
-                "" if result["reduction"] is None else f"{result['reduction']:,.1f}x",
+                "" if result["reduction"] is None else f"{result['reduction']:,.1f}",
                 _number(result.get("examples_per_second")),
                 "none" if statement is None else f"{statement.epsilon:.3g}",
                 "" if statement is None else f"{statement.delta:.2g}",
@@ -145,6 +175,11 @@ def _results(runs: Sequence[FinishedRun]) -> str:
     return table(header, rows) + paragraph(note, "quiet")
 
 
+def _factor(epsilon: float) -> str:
+    """e^epsilon in figures while they say something."""
+    return f"{math.exp(epsilon):.3g} (e^{epsilon:.3g})" if epsilon < 7 else f"e^{epsilon:.3g}"
+
+
 def _number(value: float | None) -> str:
     if value is None:
         return ""
@@ -152,7 +187,9 @@ def _number(value: float | None) -> str:
 
 
 def _charts(runs: Sequence[FinishedRun]) -> list[Section]:
-    sections = [Section("Quality over time", "", _over_time(runs))]
+    sections = []
+    if any(len(run.metrics) > 1 for run in runs):  # one evaluation has no course to draw
+        sections.append(Section("Quality over time", "", _over_time(runs)))
     sparse = [run for run in runs if run.result["gradient_size"]]
     if sparse:
         sections.append(Section("Embedding coordinates that get noise, per step", "", _sizes(sparse)))
