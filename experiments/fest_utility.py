@@ -14,14 +14,14 @@ import polars as pl
 from fest_data import ALL, QUICK
 from fest_studies import DataSet, runs_of, write_study
 
-from sparsedp.report.figures import auc_by_epsilon, best_reductions, reduction_at_loss, trade_off
-from sparsedp.report.figures_tables import utility
+from sparsedp.report.figures import auc_by_epsilon, reduction_at_loss, trade_off
+from sparsedp.report.figures_tables import by_setting, reductions
 
 EPSILONS = [1.0, 3.0, 8.0]
 LEAD = (
     "AUC on held-out rows (a tenth, by hash) against the number of embedding coordinates that get noise. "
     "Epsilon is for add-or-remove-one example and the model after every step (lazy: the final model), "
-    "delta = 1 / (10 n). Means over seeds with their standard deviation."
+    "delta = 1 / (10 n). AUC: mean over seeds ± standard deviation; then how many times smaller the gradient is."
 )
 
 
@@ -34,8 +34,8 @@ def run(out: Path, quick: bool = False, sets: Sequence[DataSet] = ALL) -> dict[s
     figures: dict[str, Any] = {}
     for each in [QUICK] if quick else [one for one in sets if one.available]:
         found = runs[each.name] = _runs(each, out, epsilons)
-        tables[f"{each.name}: {each.words}"] = utility(found)
-        tables[f"{each.name}: best reduction within an AUC loss of the best DP-SGD"] = best_reductions(found)
+        tables[f"{each.name}: {each.words}"] = by_setting(found)
+        tables[f"{each.name}: best reduction within an AUC loss of the best DP-SGD"] = reductions(found)
         first = epsilons[0]
         panels[f"{each.name}: AUC against epsilon"] = auc_by_epsilon(found)
         panels[f"{each.name}: settings at epsilon {first:g}"] = trade_off(found, first)

@@ -17,7 +17,7 @@ from sparsedp.report.figures import (
     trade_off,
 )
 from sparsedp.report.figures_static import write_svg
-from sparsedp.report.figures_tables import markdown, streaming, utility, wall_clock
+from sparsedp.report.figures_tables import by_setting, markdown, reductions, streaming, wall_clock
 
 
 def line(algorithm: str, auc: float, reduction: float | None, **settings: Any) -> dict[str, Any]:
@@ -125,29 +125,44 @@ class TestFigures:
 
 
 class TestTables:
-    def test_utility_has_the_best_setting_in_the_order_of_the_algorithms(self) -> None:
-        found = utility(RUNS)
-        assert found["algorithm"].to_list() == [
+    def test_settings_are_lines_and_epsilons_columns(self) -> None:
+        found = by_setting(RUNS.vstack(frame(line("fest", 0.72, 50.0, epsilon=3.0)).cast(RUNS.schema)))
+        assert found.columns == ["algorithm", "setting", "no epsilon", "epsilon 1", "epsilon 3"]
+        assert found["algorithm"].unique(maintain_order=True).to_list() == [
             "without privacy",
             "DP-SGD",
             "DP-FEST",
             "DP-AdaFEST",
             "random selection",
         ]
-        assert found["AUC"].to_list() == [0.8, 0.705, 0.701, 0.704, 0.5]
+        fest = found.row(by_predicate=pl.col("algorithm") == "DP-FEST")
+        assert fest == ("DP-FEST", "", None, "0.7010, 50x", "0.7200, 50x")
+        assert found.filter(pl.col("setting") == "ratio 5")["epsilon 1"].to_list() == ["0.7050 ± 0.0071, 1x"]
+        adafest = found.filter(pl.col("algorithm") == "DP-AdaFEST")["setting"].to_list()
+        assert adafest == ["ratio 1, tau 100", "ratio 5, tau 50", "ratio 5, tau 10"]
+
+    def test_reductions_have_a_column_a_loss(self) -> None:
+        found = reductions(RUNS, losses=(0.002, 0.01))
+        assert found.columns == ["epsilon", "algorithm", "within 0.002", "within 0.01"]
+        assert found.rows() == [(1.0, "DP-AdaFEST", 100.0, 1000.0), (1.0, "DP-FEST", None, 50.0)]
 
     def test_streaming_has_a_column_an_epsilon(self) -> None:
         runs = frame(
             line("non-private", 0.8, None, period=7),
+            line("dp-sgd", 0.7, 1.0, period=28),
             line("dp-sgd", 0.7, 1.0, period=7),
             line("dp-sgd", 0.72, 1.0, period=7, epsilon=3.0),
             line("fest", 0.69, 9.0, period=7, frequencies="first"),
             line("fest", 0.68, 9.0, period=7, frequencies="all"),
         )
         found = streaming(runs)
-        assert set(found.columns) == {"algorithm", "period", "non-private", "epsilon 1.0", "epsilon 3.0"}
-        assert found.filter(pl.col("algorithm") == "dp-sgd")["epsilon 3.0"].to_list() == [0.72]
-        assert "fest, frequencies first" in found["algorithm"].to_list()
+        assert found.columns == [
+            "algorithm", "frequencies", "period", "no epsilon", "epsilon 1", "epsilon 3",
+        ]  # fmt: skip
+        dense = found.filter(pl.col("algorithm") == "DP-SGD")
+        assert dense["period"].to_list() == [7, 28]
+        assert dense["epsilon 3"].to_list() == ["0.7200, 1x", None]
+        assert set(found["frequencies"].to_list()) == {None, "first", "all"}
 
     def test_wall_clock_is_for_100_steps(self) -> None:
         rows = [{"rows": 10**6, "ids": 1, "AdaFEST ms": 4.0, "dense DP-SGD ms": 80.0}]
