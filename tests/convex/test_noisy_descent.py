@@ -8,7 +8,13 @@ from sparsedp.accounting import analytic_gaussian_sigma
 from sparsedp.audit.distinguishing import audit, repeated
 from sparsedp.convex import LinearRisk, LogisticLoss, SoftmaxLoss, noisy_descent
 from sparsedp.convex.clip import clip_rows
-from sparsedp.convex.noisy_descent import _choose_steps, _clipped_gradient, momentum
+from sparsedp.convex.noisy_descent import (
+    _choose_pace,
+    _choose_steps,
+    _clipped_gradient,
+    momentum,
+    no_momentum,
+)
 from sparsedp.convex.regularization import FREE_MARGIN
 from sparsedp.randomness import NoiseSource
 
@@ -94,18 +100,30 @@ def test_audit_and_noise_that_ignores_the_number_of_steps():
     assert audit(too_quiet, pair, runs=100_000, **arguments).refuted
 
 
-def test_steps_are_chosen_so_that_noise_alone_stays_within_the_free_margin():
+@pytest.mark.parametrize("push", [momentum, no_momentum])
+def test_steps_are_chosen_so_that_noise_alone_stays_within_the_free_margin(push):
     generator = np.random.default_rng(0)
     for spread in (1e-3, 0.02, 0.1):
-        steps = _choose_steps(spread)
+        steps = _choose_steps(spread, FREE_MARGIN, push)
         noise = generator.standard_normal((steps, 20_000)) * spread * math.sqrt(steps)
         x = look = np.zeros(20_000)
         for step in range(steps):
             moved = look - noise[step]
-            look, x = moved + momentum(step) * (moved - x), moved
+            look, x = moved + push(step) * (moved - x), moved
         assert 0.5 * FREE_MARGIN < x.std() < 1.1 * FREE_MARGIN or steps == 300
-    assert _choose_steps(100.0) == 1
-    assert _choose_steps(1e-9) == 300
+    assert _choose_steps(100.0, FREE_MARGIN, push) == 1
+    assert _choose_steps(1e-9, FREE_MARGIN, push) == 300
+
+
+def test_few_steps_are_equal_and_long_and_many_have_momentum():
+    risk = risk_of(loss=SoftmaxLoss(20))
+    few, many = (_choose_pace(risk, std, None) for std in (1e-3, 1e-6))
+    assert few.momentum is no_momentum
+    assert few.length == pytest.approx(20.0)
+    assert few.steps < 300
+    assert (many.momentum, many.steps) == (momentum, 300)
+    assert many.length == pytest.approx(2.0)
+    assert _choose_pace(risk_of(), 1e-3, 7).steps == 7
 
 
 def test_it_learns():

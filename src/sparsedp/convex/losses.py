@@ -23,8 +23,9 @@ class LossBounds:
 
     ``slope_l2`` and ``slope_l1`` bound the slopes of one example; all slopes of one target lie in the hull of
     zero and ``slope_corners`` other points. ``curvature``, ``curvature_trace`` and ``curvature_rank`` bound
-    the largest eigenvalue, the trace and the rank of the second derivative. ``everywhere`` is False where the
-    bounds hold only for parameters in a bounded domain.
+    the largest eigenvalue, the trace and the rank of the second derivative; ``level_curvature`` is the largest
+    eigenvalue where no class is ahead, if that is smaller. ``everywhere`` is False where the bounds hold only
+    for parameters in a bounded domain.
     """
 
     slope_l2: float
@@ -33,6 +34,7 @@ class LossBounds:
     curvature_trace: float
     slope_corners: int = 1
     curvature_rank: int = 1
+    level_curvature: float | None = None
     everywhere: bool = True
 
 
@@ -204,6 +206,7 @@ class SoftmaxLoss:
             curvature_trace=(1 - 1 / k) / h,
             slope_corners=k - 1,
             curvature_rank=k - 1,
+            level_curvature=1 / (k * h),
         )
 
     def value(self, margins: Floats, targets: Floats) -> Floats:
