@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 import polars as pl
 
-from sparsedp.report.run_report import NAMES
+from sparsedp.report.run_report import NAMES, epsilon_axis, level
 from sparsedp.runs.sweep import MEASURED
 
 DENSE = ("dp-sgd", "lazy")
@@ -77,7 +77,7 @@ def reduction_at_loss(
     """Figures 3 to 6: the best reduction against the tolerated AUC loss, one line an algorithm."""
     found = best_reductions(runs).filter(pl.col("epsilon") == epsilon)
     figure = go.Figure()
-    for algorithm in algorithms or found["algorithm"].unique(maintain_order=True).to_list():
+    for algorithm in algorithms or _ranked(found):
         line = found.filter(pl.col("algorithm") == algorithm)
         if not line.is_empty():
             _curve(figure, line["loss"].to_list(), line["reduction"].to_list(), algorithm)
@@ -89,11 +89,11 @@ def trade_off(runs: pl.DataFrame, epsilon: float) -> go.Figure:
     """Figure 8: every setting as a point, gradient size reduction against AUC."""
     settings = averaged(runs).filter(pl.col("epsilon") == epsilon)
     figure = go.Figure()
-    for (algorithm,), points in settings.group_by("algorithm", maintain_order=True):
-        _points(figure, points["reduction"].to_list(), points["auc"].to_list(), str(algorithm))
-    level = averaged(runs).filter(pl.col("algorithm") == "non-private")["auc"].max()
-    if level is not None:
-        figure.add_hline(y=level, line_dash="dot", annotation_text=NAMES["non-private"])
+    for algorithm in _ranked(settings):
+        points = settings.filter(pl.col("algorithm") == algorithm)
+        _points(figure, points["reduction"].to_list(), points["auc"].to_list(), algorithm)
+        figure.data[-1].update(error_y={"type": "data", "array": points["auc_spread"].to_list()})
+    _without_privacy(figure, averaged(runs))
     figure.update_xaxes(type="log", title="gradient size reduction")
     return figure.update_yaxes(title="AUC on held-out rows")
 
@@ -103,8 +103,8 @@ def knob_curves(runs: pl.DataFrame, knob: str, value: str = "auc", by: str | Non
     settings = averaged(_with_knob(runs, knob)).sort(knob)
     groups = [((None,), settings)] if by is None else list(settings.group_by(by, maintain_order=True))
     figure = go.Figure()
-    for (level,), line in sorted(groups, key=lambda group: group[0][0] or 0):
-        name = value.replace("_", " ") if level is None else f"{_words(by or '')} {level:g}"
+    for (group,), line in sorted(groups, key=lambda each: each[0][0] or 0):
+        name = value.replace("_", " ") if group is None else f"{_words(by or '')} {group:g}"
         figure.add_scatter(x=line[knob].to_list(), y=line[value].to_list(), name=name, mode="lines+markers")
     figure.update_xaxes(type="log", title=_words(knob))
     kind = "log" if value == "gradient_size" else "linear"
@@ -135,13 +135,12 @@ def auc_by_epsilon(runs: pl.DataFrame) -> go.Figure:
     private = settings.filter(pl.col("algorithm") != "non-private")
     best = private.sort("auc").group_by("algorithm", "epsilon", maintain_order=True).last().sort("epsilon")
     figure = go.Figure()
-    for (algorithm,), line in best.group_by("algorithm", maintain_order=True):
-        _curve(figure, line["epsilon"].to_list(), line["auc"].to_list(), str(algorithm))
+    for algorithm in _ranked(best):
+        line = best.filter(pl.col("algorithm") == algorithm)
+        _curve(figure, line["epsilon"].to_list(), line["auc"].to_list(), algorithm)
         figure.data[-1].update(error_y={"type": "data", "array": line["auc_spread"].to_list()})
-    level = settings.filter(pl.col("algorithm") == "non-private")["auc"].max()
-    if level is not None:
-        figure.add_hline(y=level, line_dash="dot", annotation_text=NAMES["non-private"])
-    figure.update_xaxes(type="log", title="epsilon (add-or-remove-one example)")
+    _without_privacy(figure, settings)
+    epsilon_axis(figure, best["epsilon"].unique().sort().to_list())
     return figure.update_yaxes(title="AUC on held-out rows")
 
 
@@ -151,6 +150,17 @@ def sparsity_per_feature(features: pl.DataFrame) -> go.Figure:
     figure = go.Figure(go.Bar(x=names, y=shares, text=[f"{share:.4f}" for share in shares]))
     figure.update_xaxes(type="category", automargin=True)
     return figure.update_yaxes(title="share of zero gradient coordinates", range=[0, 1])
+
+
+def _ranked(settings: pl.DataFrame) -> list[str]:
+    """The algorithms there are, in the order in which all figures name them."""
+    present = set(settings["algorithm"])
+    return [name for name in NAMES if name in present]
+
+
+def _without_privacy(figure: go.Figure, settings: pl.DataFrame) -> None:
+    for auc in settings.filter(pl.col("algorithm") == "non-private")["auc"].top_k(1):
+        level(figure, auc)
 
 
 def _with_knob(runs: pl.DataFrame, knob: str) -> pl.DataFrame:

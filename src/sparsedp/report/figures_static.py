@@ -11,6 +11,7 @@ import matplotlib as mpl
 import plotly.graph_objects as go
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
 _COLUMNS = 3
 _STYLE: Any = {
@@ -54,12 +55,12 @@ def _draw(axes: Axes, figure: go.Figure) -> None:
         axes.axhline(shape["y0"], linestyle=":", color="#475569")
     for note in layout.get("annotations", ()):
         axes.annotate(
-            note["text"], (0.99, note["y"]), xycoords=("axes fraction", "data"), ha="right", va="bottom"
+            note["text"], (0.99, note["y"]), xycoords=("axes fraction", "data"), ha="right", va="top"
         )
     _axis(axes, "x", layout.get("xaxis", {}))
     _axis(axes, "y", layout.get("yaxis", {}))
-    if axes.get_legend_handles_labels()[1]:
-        axes.legend(fontsize=8, loc="upper right")
+    if len(axes.get_legend_handles_labels()[1]) > 1:
+        axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncol=3, frameon=False)
 
 
 def _scatter(axes: Axes, trace: Any) -> None:
@@ -84,6 +85,9 @@ def _heat_map(axes: Axes, trace: Any) -> None:
 def _axis(axes: Axes, name: str, settings: Mapping[str, Any]) -> None:
     if settings.get("type") == "log":
         axes.set(**{f"{name}scale": "log"})
+    if "tickvals" in settings:
+        getattr(axes, f"{name}axis").set_minor_locator(NullLocator())
+        axes.set(**{f"{name}ticks": settings["tickvals"], f"{name}ticklabels": settings["ticktext"]})
     if "range" in settings:
         axes.set(**{f"{name}lim": tuple(settings["range"])})
     axes.set(**{f"{name}label": settings.get("title", {}).get("text", "")})

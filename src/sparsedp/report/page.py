@@ -71,7 +71,7 @@ main{overflow-wrap:anywhere;max-width:60rem;margin:0 auto;padding:1.5rem 1rem 4r
 .scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
 th,td{padding:.4rem .6rem;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}th[scope=row],th:first-child{text-align:left}
 th,td{overflow-wrap:normal}th[scope=col]{white-space:normal;vertical-align:bottom}.scroll+.scroll{margin-top:1rem}
-.chart{width:100%;height:22rem}@media(max-width:40rem){.chart{height:18rem}}
+.chart{width:100%;height:22rem}@media(max-width:40rem){.chart{height:18rem}th[scope=row]{white-space:normal;min-width:6.5rem}}
 """
 
 _SCRIPT = """<script>
@@ -92,7 +92,7 @@ function draw() {
     for (const key of Object.keys(layout)) {
       if (!/^[xy]axis/.test(key)) continue;
       Object.assign(layout[key], {gridcolor: line, zerolinecolor: line});
-      if (layout[key].type === "log") layout[key].dtick ??= 1;  // powers of ten alone are labelled
+      if (layout[key].type === "log" && !layout[key].tickvals) layout[key].dtick ??= 1;  // label powers of ten alone
     }
     Plotly.react(id, chart.data, layout, {responsive: true, displayModeBar: false});
   }
