@@ -111,7 +111,7 @@ def _log_squares(words: Words, out: Floats) -> int:
     """ln U^2 of each radius word; how many of them are so small that they want refining."""
     small = 0
     for i in range(out.size):
-        small += np.int64(words[i] ^ (words[i] >> 31) < _FINE_BELOW)
+        small += int(words[i] ^ (words[i] >> 31) < _FINE_BELOW)
         unit = np.float32(words[i]) * _UNIT
         # U^2 = 2^exponent * (1 + t) with 1 + t between the roots of 1/2 and 2
         bits = np.float32(unit * unit).view(np.int32) - np.int32(_ROOT_HALF)
