@@ -11,7 +11,6 @@ from sparsedp.clipping.gradient import CHUNK, DOUBT, Summand
 from sparsedp.clipping.materialised import Materialised
 from sparsedp.clipping.vectors import Vectors, wide
 
-
 PIECE = 1 << 17
 """How many numbers are scaled at once (512 kB of float32, in a core's cache)."""
 
