@@ -111,7 +111,7 @@ def run() -> list[dict[str, float]]:
         "DP-SGD (dense)": private(data, sdp.DPSGD()),
         "Opacus ghost": opacus_ghost(data),
     }
-    seconds = interleaved(cases, rounds=25, repeats=2)
+    seconds = interleaved(cases, rounds=20, repeats=3)
     return [
         {
             "case": name,

@@ -15,15 +15,17 @@ from rich.table import Table
 
 
 def interleaved(cases: Mapping[str, Callable[[], Any]], rounds: int, repeats: int = 1) -> dict[str, float]:
-    """Median seconds of one call of each case; every round runs every case ``repeats`` times."""
-    for case in cases.values():
-        case()
+    """Median seconds of one call of each case; every round runs every case ``repeats`` times.
+
+    Each turn begins with a call that is not timed: it brings back what the other cases drove out of the caches.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in cases}
     gc.collect()
     gc.disable()
     try:
         for _ in range(rounds):
             for name, case in cases.items():
+                case()
                 start = time.perf_counter()
                 for _ in range(repeats):
                     case()

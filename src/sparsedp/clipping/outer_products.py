@@ -11,6 +11,9 @@ from sparsedp.clipping.gradient import CHUNK, DOUBT, Summand
 from sparsedp.clipping.materialised import Materialised
 from sparsedp.clipping.vectors import Vectors, wide
 
+PIECE = 1 << 17
+"""How many numbers are scaled at once (512 kB of float32, in a core's cache)."""
+
 
 class OuterProducts(Summand):
     """``G_i = g_i a_i^T``, or ``sum_t g_it a_it^T`` for sequences: layer inputs a, output gradients g.
@@ -73,14 +76,17 @@ class OuterProducts(Summand):
             Materialised(self._made)._add_to(out, weights)
             return
         a, g = self.inputs.values.to(out.dtype), self.output_grads.values.to(out.dtype)
-        weights = weights.to(out.dtype).view(-1, *[1] * (a.dim() - 1))
-        # Scale the narrower of the two.
-        if a.shape[-1] < g.shape[-1]:
-            a = a * weights
-        else:
-            g = g * weights
-        g, a = g.reshape(-1, g.shape[-1]), a.reshape(-1, a.shape[-1])
-        out.view(g.shape[1], a.shape[1]).addmm_(g.t(), a)
+        weights = weights.to(out.dtype).repeat_interleave(a.shape[1:-1].numel()).unsqueeze(1)
+        a, g = a.reshape(-1, a.shape[-1]), g.reshape(-1, g.shape[-1])
+        matrix = out.view(g.shape[1], a.shape[1])
+        # Scale the narrower of the two, piece by piece: a scaled piece is still in the cache when it is multiplied.
+        narrow = min(a.shape[1], g.shape[1])
+        pieces = zip(*(torch.split(each, max(256, PIECE // narrow)) for each in (a, g, weights)), strict=True)
+        for a, g, scale in pieces:
+            if a.shape[1] == narrow:
+                matrix.addmm_(g.t(), a * scale)
+            else:
+                matrix.addmm_((g * scale).t(), a)
 
     def _in_pieces(self, squares: Callable[[Tensor, Tensor], Tensor], numbers_per_example: int) -> Tensor:
         a, g = self.inputs.values, self.output_grads.values

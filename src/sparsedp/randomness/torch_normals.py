@@ -20,8 +20,7 @@ _CHUNK = 1 << 16
 def normals(count: int, std: float, stream: Stream) -> Tensor:
     """New normals of standard deviation ``std`` in float32: those that ``normal_`` would draw, times ``std``."""
     values = np.empty(count, dtype=np.float32)
-    fill_normals(values, stream.keystream, torch.get_num_threads())
-    values *= np.float32(std)
+    fill_normals(values, stream.keystream, torch.get_num_threads(), std)
     return torch.from_numpy(values)
 
 
@@ -49,11 +48,13 @@ def round_to_grid_(values: Tensor, grid: float) -> Tensor:
     """Round to the nearest multiples of ``grid``, a power of two, in place (exact in floating point)."""
     if not (grid > 0.0 and math.frexp(grid)[0] == 0.5):
         raise ValueError(f"grid: must be a power of two, got {grid}")
-    _round(values.detach().view(-1).numpy(), 1.0 / grid, grid)
+    array = values.detach().view(-1).numpy()
+    # A float of the array's own kind: float32 is then rounded in float32.
+    _round(array, array.dtype.type(1.0 / grid), array.dtype.type(grid))
     return values
 
 
 @compiled
-def _round(values: NDArray[Any], per_unit: float, grid: float) -> None:
+def _round(values: NDArray[Any], per_unit: Any, grid: Any) -> None:
     for n in range(values.size):
         values[n] = np.rint(values[n] * per_unit) * grid
