@@ -36,6 +36,11 @@ def test_gaussians_become_one():
     assert pairs == [(Gaussian(2.0), 1)]
 
 
+def test_gaussians_sampled_at_rate_one_are_gaussians_like_others():
+    whole = PoissonSampledDpEvent(1.0, GaussianDpEvent(2.0))
+    assert dominating_pairs([(whole, 4), (GaussianDpEvent(1.0), 3)]) == [(Gaussian(2.0), 1)]
+
+
 def test_a_joint_event_without_draws_is_the_sampled_gaussian():
     joint = PoissonSampledDpEvent(0.01, BoundedRangeGaussianDpEvent(0, 0.5, 2.0))
     assert dominating_pairs([(joint, 7)]) == [(PoissonSampled(Gaussian(0.5), 0.01), 7)]

@@ -66,6 +66,12 @@ class _Collector:
         if math.isfinite(event.noise_multiplier):
             self.gaussian(event.noise_multiplier, count)
 
+    def add(self, pair: Pair, count: int) -> None:
+        if isinstance(pair, Gaussian):  # what sampling at rate 1 leaves: it counts with the other Gaussians
+            self.mu_squared += count * pair.mu**2
+        else:
+            self.pairs.append((pair, count))
+
     def result(self) -> Pairs:
         pairs = list(self.pairs)
         if self.mu_squared > 0:
@@ -96,7 +102,8 @@ def _collect(event: dp_event.DpEvent, count: int, found: _Collector) -> None:
     elif isinstance(event, ev.SparseVectorDpEvent):
         found.pairs += [(pair, times * count) for pair, times in sparse_vector_pairs(event)]
     elif isinstance(event, ev.PoissonSampledDpEvent):
-        found.pairs += [(pair, count) for pair in _sampled(event)]
+        for pair in _sampled(event):
+            found.add(pair, count)
     elif isinstance(event, (ev.ZCDpEvent, ev.RepeatAndSelectDpEvent)) and has_renyi(event):
         found.renyi.append((event, count))
     else:
