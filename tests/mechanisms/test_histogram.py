@@ -18,7 +18,6 @@ from sparsedp.mechanisms.histogram import (
     check_choice,
     check_histogram,
     distinct_integers,
-    is_touched,
     sample_untouched,
     untouched_ids,
 )
@@ -32,7 +31,6 @@ def test_ranks_count_through_the_untouched_rows(ids):
     size = 41
     expected = np.setdiff1d(np.arange(size), ids)
     assert np.array_equal(untouched_ids(ids, np.arange(size - ids.size)), expected)
-    assert np.array_equal(is_touched(ids, np.arange(size)), np.isin(np.arange(size), ids))
 
 
 @given(touched_sets, st.integers(0, 41), st.integers(0, 2**32))

@@ -70,14 +70,6 @@ def check_choice(k: int, size: int) -> int:
     return k
 
 
-def is_touched(ids: Ints, candidates: Ints) -> NDArray[np.bool_]:
-    """Which candidates are touched rows."""
-    if not ids.size:
-        return np.zeros(candidates.shape, dtype=np.bool_)
-    at = ids.searchsorted(candidates)
-    return np.asarray(ids.take(at, mode="clip") == candidates)
-
-
 def untouched_ids(ids: Ints, ranks: Ints) -> Ints:
     """The untouched row of each rank: rank 0 is the smallest id that is not in ``ids``.
 

@@ -8,7 +8,8 @@ from scipy.special import ndtr
 
 from sparsedp.accounting.events import DpEvent, GaussianDpEvent
 from sparsedp.accounting.validation import check_finite, check_positive
-from sparsedp.mechanisms.histogram import Ints, check_histogram, is_touched
+from sparsedp.compiled import compiled
+from sparsedp.mechanisms.histogram import Floats, Ints, check_histogram
 from sparsedp.randomness import Stream, bernoulli_positions
 
 
@@ -31,9 +32,30 @@ def thresholded_counts(
     touched, weights, size = check_histogram(ids, counts, size)
     std = check_positive("std", std)
     threshold = check_finite("threshold", threshold)
-    survivors = touched[weights + std * stream.normal(touched.size) >= threshold]
+    noise = stream.normal(touched.size)
     hits = bernoulli_positions(stream, size, float(ndtr(-threshold / std)))
-    return np.sort(np.concatenate([survivors, hits[~is_touched(touched, hits)]]))
+    return _survivors(touched, weights, noise, std, threshold, hits)
+
+
+@compiled
+def _survivors(
+    touched: Ints, counts: Floats, noise: Floats, std: float, threshold: float, hits: Ints
+) -> Ints:
+    """Touched rows above the threshold and hits on other rows, in order."""
+    found = np.empty(touched.size + hits.size, np.int64)
+    count = hit = 0
+    for n in range(touched.size):
+        while hit < hits.size and hits[hit] <= touched[n]:
+            if hits[hit] < touched[n]:
+                found[count] = hits[hit]
+                count += 1
+            hit += 1
+        if counts[n] + std * noise[n] >= threshold:
+            found[count] = touched[n]
+            count += 1
+    rest = hits.size - hit
+    found[count : count + rest] = hits[hit:]
+    return found[: count + rest]
 
 
 def thresholded_counts_event(*, std: float, sensitivity: float) -> DpEvent:

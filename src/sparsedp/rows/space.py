@@ -79,7 +79,7 @@ class RowSpace:
     def split(self, numbers: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """Sorted joint numbers of selectable rows as sorted row indices per selectable table."""
         offsets = self.offsets[: len(self.selectable) + 1]
-        cuts = np.searchsorted(numbers, offsets)
+        cuts = numbers.searchsorted(offsets).tolist()
         return [
             numbers[start:stop] - offset for start, stop, offset in zip(cuts, cuts[1:], offsets, strict=False)
         ]
