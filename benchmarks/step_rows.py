@@ -23,7 +23,9 @@ BATCH = 1024
 class Model(nn.Module):
     def __init__(self, rows: int, dim: int) -> None:
         super().__init__()
-        self.table = nn.Embedding(rows, dim, sparse=True, _weight=torch.zeros(rows, dim))
+        # Written to, so that its memory is really there: torch.zeros would get it page by page in the steps.
+        weight = torch.empty(rows, dim).zero_()
+        self.table = nn.Embedding(rows, dim, sparse=True, _weight=weight)
 
     def forward(self, ids: Tensor) -> Tensor:
         return self.table(ids).flatten(1).sum(dim=1)
@@ -80,7 +82,7 @@ def clipped(weight: Tensor, ids: Tensor) -> Tensor:
 
 def dense_torch(rows: int, dim: int, data: list[Tensor]) -> Callable[[], None]:
     """Dense DP-SGD as one writes it in torch: sum, noise, mean, optimiser."""
-    weight = nn.Parameter(torch.zeros(rows, dim))
+    weight = nn.Parameter(torch.empty(rows, dim).zero_())
     optimizer = torch.optim.SGD([weight], lr=0.01)
     turn = iter(range(10**9))
 
@@ -97,7 +99,7 @@ def dense_torch(rows: int, dim: int, data: list[Tensor]) -> Callable[[], None]:
 
 def dense_lean(rows: int, dim: int, data: list[Tensor]) -> Callable[[], None]:
     """The least that dense DP-SGD can do in torch: one buffer, kept, and no optimiser."""
-    weight = torch.zeros(rows, dim)
+    weight = torch.empty(rows, dim).zero_()
     gradient = torch.empty(rows, dim)
     turn = iter(range(10**9))
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from sparsedp.clipping import Capture, Table
+from sparsedp.compiled import compiled
 from sparsedp.randomness import NoiseSource, grid_of
-from sparsedp.randomness.torch_normals import normal_, round_to_grid_
+from sparsedp.randomness.torch_normals import normals
 from sparsedp.selection import Rule
 
-FLUSH_ROWS = 1 << 16
-"""Rows brought up to date at a time: the flush visits every row but never holds a table's worth of noise."""
+FLUSH_COORDINATES = 1 << 17
+"""How much of a table is brought up to date at a time: the flush visits every row but holds little noise."""
 
 
 class LazyNoise:
@@ -34,7 +37,8 @@ class LazyNoise:
             name: _plain_sgd_group(name, table.parameter, optimizers) for name, table in self.tables.items()
         }
         self._done = {name: torch.zeros(table.rows, dtype=torch.int32) for name, table in self.tables.items()}
-        self._variance: dict[str, list[float]] = {name: [0.0] for name in self.tables}
+        self._variance = {name: array("d", [0.0]) for name in self.tables}
+        """After each step the sum of ``lr^2 std^2`` up to it, since the last flush."""
         self._grid: dict[str, float | None] = dict.fromkeys(self.tables)
 
     def before_update(self, rule: Rule) -> None:
@@ -51,27 +55,23 @@ class LazyNoise:
             table.parameter.grad = None
 
     @torch.no_grad()
-    def pay(self, name: str, rows: Tensor) -> None:
+    def pay(self, name: str, rows: NDArray[np.int64]) -> None:
         """Bring distinct ``rows`` of a table up to date."""
-        history, done = self._variance[name], self._done[name]
-        steps = len(history) - 1
+        history, done = np.frombuffer(self._variance[name]), self._done[name].numpy()
+        steps = history.size - 1
         late = rows[done[rows] < steps]
-        if not late.numel():
+        if not late.size:
             return
-        variance = torch.tensor(history, dtype=torch.float64)
-        std = (variance[steps] - variance[done[late].long()]).sqrt()
+        std = np.sqrt(history[steps] - history[done[late]])
         weight = self.tables[name].parameter
-        noise = normal_(torch.empty(late.numel(), weight.shape[1]), self._source.noise)
-        values = weight[late] + noise.mul_(std.to(noise.dtype).unsqueeze(1))
+        noise = normals(late.size * weight.shape[1], 1.0, self._source.noise).numpy()
         grid = self._grid[name]
-        if grid is not None:
-            round_to_grid_(values, grid)
-        weight[late] = values.to(weight.dtype)
+        _add_noise(weight, late, std, noise.reshape(late.size, -1), 0.0 if grid is None else grid)
         done[late] = steps
 
     def before_read(self, name: str, ids: Tensor) -> None:
         """A layer is about to read ``ids``."""
-        self.pay(name, torch.from_numpy(np.unique(ids.detach().numpy())))
+        self.pay(name, np.unique(ids.detach().numpy()))
 
     @torch.no_grad()
     def flush(self) -> None:
@@ -79,10 +79,11 @@ class LazyNoise:
         for name, table in self.tables.items():
             if len(self._variance[name]) == 1:
                 continue
-            for start in range(0, table.rows, FLUSH_ROWS):
-                self.pay(name, torch.arange(start, min(start + FLUSH_ROWS, table.rows)))
+            rows = max(1, FLUSH_COORDINATES // table.dim)
+            for start in range(0, table.rows, rows):
+                self.pay(name, np.arange(start, min(start + rows, table.rows)))
             # All rows are at the same step: the history before it will not be asked for again.
-            self._variance[name] = [0.0]
+            self._variance[name] = array("d", [0.0])
             self._done[name].zero_()
 
     @property
@@ -92,14 +93,43 @@ class LazyNoise:
 
     def state_dict(self) -> dict[str, Any]:
         """Debts as plain tensors and floats; private, as are the un-noised rows they belong to."""
-        return {"done": dict(self._done), "variance": dict(self._variance), "grid": dict(self._grid)}
+        history = {name: list(variance) for name, variance in self._variance.items()}
+        return {"done": dict(self._done), "variance": history, "grid": dict(self._grid)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The reverse."""
         for name in self.tables:
             self._done[name].copy_(state["done"][name])
-            self._variance[name] = list(state["variance"][name])
+            self._variance[name] = array("d", state["variance"][name])
             self._grid[name] = state["grid"][name]
+
+
+def _add_noise(
+    weight: Tensor, rows: NDArray[np.int64], std: NDArray[np.float64], noise: NDArray[np.float32], grid: float
+) -> None:
+    """``weight[rows] += std * noise``, each row rounded to the grid (0: none)."""
+    if weight.dtype in (torch.float32, torch.float64):
+        _add_to_rows(weight.detach().numpy(), rows, std, noise, grid)
+    else:
+        values = weight[rows].float()
+        _add_to_rows(values.numpy(), np.arange(rows.size), std, noise, grid)
+        weight[rows] = values.to(weight.dtype)
+
+
+@compiled
+def _add_to_rows(
+    table: NDArray[Any],
+    rows: NDArray[np.int64],
+    std: NDArray[np.float64],
+    noise: NDArray[np.float32],
+    grid: float,
+) -> None:
+    per_unit = 1.0 / grid if grid > 0.0 else 0.0  # exact: the grid is a power of two
+    for n in range(rows.size):
+        line = table[rows[n]]
+        for c in range(line.size):
+            value = line[c] + std[n] * noise[n, c]
+            line[c] = np.rint(value * per_unit) * grid if grid > 0.0 else value
 
 
 def _plain_sgd_group(name: str, parameter: nn.Parameter, optimizers: Sequence[Optimizer]) -> dict[str, Any]:
