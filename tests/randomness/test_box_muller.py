@@ -125,7 +125,7 @@ def test_the_logarithm() -> None:
         [rng.integers(1 << k, 2 << k, 2000) for k in range(12, 31)] + [[2**31 - 1, -(2**31)]]
     )
     found = np.empty(words.size, dtype=np.float32)
-    assert _log_squares(words.astype(np.int32), found) == 0
+    _log_squares(words.astype(np.int32), found)
     units = words.astype(np.int32).astype(np.float32).astype(np.float64) * 2.0**-31
     expected = np.log(np.float32(units * units).astype(np.float64))
     assert (np.abs(found - expected) <= 3e-7 * np.maximum(np.abs(expected), 1e-30)).all()

@@ -30,8 +30,10 @@ _BLOCKS_PER_THREAD = 64
 _UNIT = np.float32(2.0**-31)
 _FINE_BELOW = 1 << 12
 """Radius magnitudes below this (one pair in 2^19) are refined with 64 further bits."""
+_FINE_LOG = 2.0 * math.log((_FINE_BELOW + 1) * 2.0**-31)
+"""A little above ln U^2 of all of these."""
 _LN_2 = np.float32(math.log(2.0))
-_ROOT_HALF = 0x3F3504F3
+_ROOT_HALF = np.int32(0x3F3504F3)
 """The bits of sqrt(1/2) in float32."""
 
 
@@ -101,24 +103,23 @@ def _transform(block: Floats, keystream: Keystream, words: Words, std: float) ->
     start = keystream.fill(words.data)
     native = words if sys.byteorder == "little" else words.astype(np.int32)
     log_square = block[: block.size // 2]
-    if _log_squares(native, log_square):
+    _log_squares(native, log_square)
+    if log_square.min() < _FINE_LOG:
         _refine(log_square, native[: log_square.size], keystream, start)
     _turn(native, np.float32(std), block)
 
 
 @compiled
-def _log_squares(words: Words, out: Floats) -> int:
-    """ln U^2 of each radius word; how many of them are so small that they want refining."""
-    small = 0
+def _log_squares(words: Words, out: Floats) -> None:
+    """ln U^2 of each radius word. Every integer is cut back to 32 bits, so that eight of them fit a register."""
     for i in range(out.size):
-        small += int(words[i] ^ (words[i] >> 31) < _FINE_BELOW)
         unit = np.float32(words[i]) * _UNIT
         # U^2 = 2^exponent * (1 + t) with 1 + t between the roots of 1/2 and 2
-        bits = np.float32(unit * unit).view(np.int32) - np.int32(_ROOT_HALF)
-        exponent = np.float32(bits >> 23)
-        t = np.int32((bits & 0x7FFFFF) + _ROOT_HALF).view(np.float32) - np.float32(1.0)
+        bits = np.int32(np.float32(unit * unit).view(np.int32) - _ROOT_HALF)
+        exponent = np.float32(np.int32(bits >> np.int32(23)))
+        fraction = np.int32(np.int32(bits & np.int32(0x7FFFFF)) + _ROOT_HALF)
+        t = fraction.view(np.float32) - np.float32(1.0)
         out[i] = exponent * _LN_2 + t * _polynomial(_LOGARITHM, t)
-    return small
 
 
 def _refine(log_square: Floats, words: Words, keystream: Keystream, start: int) -> None:
