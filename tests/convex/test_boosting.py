@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 import pytest
 from scipy import sparse, stats
 
 from sparsedp.accounting import RepeatAndSelectDpEvent, ZCDpEvent, epsilon_of
-from sparsedp.audit.distinguishing import audit
+from sparsedp.audit.distinguishing import AuditResult, audit
 from sparsedp.convex import boosting
+from sparsedp.convex.batch_schedule import BatchSchedule
 from sparsedp.convex.bias_reduced_sgd import BiasReducedSGD
 from sparsedp.convex.boosting import boost, repetition_mean, repetition_rho
 from sparsedp.mechanisms import permute_and_flip, report_noisy_max
@@ -124,6 +127,88 @@ def test_audit_of_the_repetition() -> None:
         run, (30 * shift, 0.0), runs=150_000, delta=delta, claimed=epsilon, stream=NoiseSource(2).noise
     )
     assert thirty_times.refuted
+
+
+@dataclass
+class Pushes:
+    """Linear losses: f(x, z_i) = <g_i, x>."""
+
+    rows: sparse.csr_array
+
+    @property
+    def size(self) -> int:
+        return int(self.rows.shape[0])
+
+    @property
+    def dimension(self) -> int:
+        return int(self.rows.shape[1])
+
+    def value(self, x: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        return np.asarray(self.rows[rows] @ x)
+
+    def gradient_rows(self, x: np.ndarray, rows: np.ndarray) -> sparse.csr_array:
+        return self.rows[rows]
+
+
+def _boost_audit(
+    monkeypatch: pytest.MonkeyPatch, selection: boosting.Selection, quieter: float
+) -> AuditResult:
+    """Whole runs on a still example, and on one more that pushes along e1; the point's first coordinate.
+
+    The schedule looks at no data, so one is made for all runs; `quieter` divides its noise.
+    """
+    epsilon, delta, size = 1.0, 0.05, 2
+    method = BiasReducedSGD(l2_bound=1.0, sparsity=4, step_size=0.5)
+    still = np.zeros((1, 4))
+    pair = tuple(Pushes(sparse.csr_array(rows)) for rows in (np.vstack([still, [1e6, 0.0, 0.0, 0.0]]), still))
+    for name in ("pld_schedule", "schedule_within"):
+        monkeypatch.setattr(boosting, name, _once(getattr(boosting, name), quieter))
+    monkeypatch.setattr(boosting, "repetition_rho", cache(repetition_rho))
+
+    def run(loss: Pushes, stream: Stream, runs: int) -> np.ndarray:
+        return np.array(
+            [
+                boost(
+                    method,
+                    loss,
+                    np.zeros(4),
+                    size=size,
+                    epsilon=epsilon,
+                    delta=delta,
+                    loss_range=1.0,
+                    failure=0.3,
+                    selection=selection,
+                    max_steps=3,
+                    source=NoiseSource(int(seed)),
+                ).x[0]
+                for seed in stream.integers(2**62, runs)
+            ]
+        )
+
+    return audit(run, pair, runs=300, delta=delta, claimed=epsilon, stream=NoiseSource(7).noise)
+
+
+def _once(make: Callable[..., BatchSchedule], quieter: float) -> Callable[..., BatchSchedule]:
+    made: list[BatchSchedule] = []
+
+    def schedule(*arguments: object, **named: object) -> BatchSchedule:
+        if not made:
+            honest = make(*arguments, **named)
+            made.append(replace(honest, noise=honest.noise / quieter))
+        return made[0]
+
+    return schedule
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("selection", ["laplace", "permute-and-flip", "repetition"])
+def test_audit_of_a_whole_run(monkeypatch: pytest.MonkeyPatch, selection: boosting.Selection) -> None:
+    """Each audit is wrong with probability 1e-9; the control, with a five-hundredth of the noise, is found out."""
+    found = _boost_audit(monkeypatch, selection, quieter=1.0)
+    assert not found.refuted, found
+    monkeypatch.undo()
+    quiet = _boost_audit(monkeypatch, selection, quieter=500.0)
+    assert quiet.refuted, quiet
 
 
 def test_poisson_numbers() -> None:

@@ -60,6 +60,11 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     intercept_scaling: float
     seed: int | None
 
+    def _keep(self, parameters: dict[str, Any]) -> None:
+        """Every parameter of ``__init__`` under its own name and as it was given, as scikit-learn asks."""
+        for name in self._get_param_names():
+            setattr(self, name, parameters[name])
+
     def __sklearn_clone__(self) -> Self:
         # cross_val_score and searches fit clones, so clones share one count.
         clone: Self = super().__sklearn_clone__()

@@ -69,6 +69,8 @@ class PrivateLogisticRegression(PrivateLinearClassifier):
     not grow with the number of classes and epsilon is not split.
     """
 
+    steepest: float
+
     def __init__(
         self,
         epsilon: float = 1.0,
@@ -87,20 +89,7 @@ class PrivateLogisticRegression(PrivateLinearClassifier):
         steepest: float = 0.5,
         seed: int | None = None,
     ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.mechanism = mechanism
-        self.adjacency = adjacency
-        self.data_norm = data_norm
-        self.sparsity = sparsity
-        self.lam = lam
-        self.radius = radius
-        self.domain = domain
-        self.goal = goal
-        self.fit_intercept = fit_intercept
-        self.intercept_scaling = intercept_scaling
-        self.steepest = steepest
-        self.seed = seed
+        self._keep(locals())
 
     def _loss(self, classes: int) -> MarginLoss:
         return LogisticLoss(self.steepest) if classes == 2 else SoftmaxLoss(classes)

@@ -42,6 +42,7 @@ class PrivateRidge(RegressorMixin, PrivateLinearModel):  # type: ignore[misc]
 
     mechanism: Mechanism = "output"
     domain = None
+    target_bound: float
 
     def __init__(
         self,
@@ -59,18 +60,7 @@ class PrivateRidge(RegressorMixin, PrivateLinearModel):  # type: ignore[misc]
         intercept_scaling: float = 0.25,
         seed: int | None = None,
     ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.adjacency = adjacency
-        self.data_norm = data_norm
-        self.sparsity = sparsity
-        self.lam = lam
-        self.radius = radius
-        self.target_bound = target_bound
-        self.goal = goal
-        self.fit_intercept = fit_intercept
-        self.intercept_scaling = intercept_scaling
-        self.seed = seed
+        self._keep(locals())
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -22,6 +22,8 @@ class PrivateLinearSVC(PrivateLinearClassifier):
         pure DP and short steps then cost more.
     """
 
+    smoothing: float
+
     def __init__(
         self,
         epsilon: float = 1.0,
@@ -40,20 +42,7 @@ class PrivateLinearSVC(PrivateLinearClassifier):
         smoothing: float = 0.5,
         seed: int | None = None,
     ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.mechanism = mechanism
-        self.adjacency = adjacency
-        self.data_norm = data_norm
-        self.sparsity = sparsity
-        self.lam = lam
-        self.radius = radius
-        self.domain = domain
-        self.goal = goal
-        self.fit_intercept = fit_intercept
-        self.intercept_scaling = intercept_scaling
-        self.smoothing = smoothing
-        self.seed = seed
+        self._keep(locals())
 
     def _loss(self, classes: int) -> MarginLoss:
         if classes == 2:
