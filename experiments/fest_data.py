@@ -139,5 +139,5 @@ QUICK = DataSet(
     seeds=(0,),
 )
 ALL = (FLIGHTS, TENNIS, GENERATED)
-STREAMS = (FLIGHTS, TENNIS, replace(GENERATED, source="generated:200000x8"))
+STREAMS = (replace(GENERATED, source="generated:200000x8"), FLIGHTS, TENNIS)
 QUICK_STREAM = replace(QUICK, source="generated:4000x4", settings={**QUICK.settings, "batch_size": 512})
