@@ -61,7 +61,7 @@ FLIGHTS = DataSet(
         "adafest+": [{"rows": [3000], "noise_ratio": [5.0], "threshold": [30.0, 20.0, 33.0, 36.0, 45.0]}],
     },
     ("lazy", *SPARSE),
-    periods=(WEEK, 4 * WEEK, 18 * WEEK),
+    periods={WEEK: 20, 4 * WEEK: 5, 20 * WEEK: 1},
 )
 TENNIS = DataSet(
     "tennis",
@@ -87,7 +87,7 @@ TENNIS = DataSet(
         "adafest+": [{"rows": [100], "noise_ratio": [5.0], "threshold": [100.0, 400.0]}],
     },
     ("lazy", *SPARSE),
-    periods=(1, 4, 12),
+    periods={1: 144, 4: 36, 12: 12},
 )
 GENERATED = DataSet(
     "generated",
@@ -115,7 +115,7 @@ GENERATED = DataSet(
         "adafest+": [{"rows": [300], "noise_ratio": [5.0], "threshold": [60.0, 150.0, 400.0]}],
     },
     ("lazy", *SPARSE),
-    periods=(1, 2, 6),
+    periods={1: 6, 2: 3, 6: 1},
 )
 QUICK = DataSet(
     "quick",
@@ -140,4 +140,6 @@ QUICK = DataSet(
 )
 ALL = (FLIGHTS, TENNIS, GENERATED)
 STREAMS = (replace(GENERATED, source="generated:200000x8"), FLIGHTS, TENNIS)
-QUICK_STREAM = replace(QUICK, source="generated:4000x4", settings={**QUICK.settings, "batch_size": 512})
+QUICK_STREAM = replace(
+    QUICK, source="generated:4000x4", settings={**QUICK.settings, "batch_size": 512}, periods={1: 3}
+)

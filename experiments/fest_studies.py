@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,8 @@ class DataSet:
     algorithms: Sequence[str]
     """The private algorithms to compare."""
     seeds: Sequence[int] = (0, 1)
-    periods: Sequence[int] = (1,)
-    """Lengths of streaming periods, in the data's time units."""
+    periods: Mapping[int, int] = field(default_factory=dict)
+    """Lengths of streaming periods in the data's time units, and how many of them train: the same rows for all."""
 
     @property
     def available(self) -> bool:

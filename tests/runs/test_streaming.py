@@ -31,6 +31,8 @@ def test_periods_are_disjoint_and_later_ones_are_held_out() -> None:
     training, later = split_periods(asked(), data)
     assert [set(period.time.tolist()) for period in training] == [{0}, {1}, {2}]
     assert [set(period.time.tolist()) for period in later] == [{3}]
+    training, later = split_periods(asked(period=3), data)  # of two periods one trains
+    assert (len(training), len(later)) == (1, 1)
     assert set(held_out(asked(train_periods=1), data).time.tolist()) == {1, 2, 3}
     with pytest.raises(ValueError, match=r"^train_periods must leave"):
         split_periods(asked(train_periods=4), data)

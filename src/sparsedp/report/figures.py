@@ -104,9 +104,10 @@ def knob_curves(runs: pl.DataFrame, knob: str, value: str = "auc", by: str | Non
     groups = [((None,), settings)] if by is None else list(settings.group_by(by, maintain_order=True))
     figure = go.Figure()
     for (group,), line in sorted(groups, key=lambda each: each[0][0] or 0):
-        name = value.replace("_", " ") if group is None else f"{_words(by or '')} {group:g}"
+        name = value.replace("_", " ") if group is None else f"{(by or '').replace('_', ' ')} {group:g}"
         figure.add_scatter(x=line[knob].to_list(), y=line[value].to_list(), name=name, mode="lines+markers")
-    figure.update_xaxes(type="log", title=_words(knob))
+    tried = settings[knob].unique().sort().to_list()
+    figure.update_xaxes(type="log", title=_words(knob), tickvals=tried, ticktext=[f"{x:g}" for x in tried])
     kind = "log" if value == "gradient_size" else "linear"
     return figure.update_yaxes(type=kind, title=_MEANING.get(value, value))
 
@@ -116,11 +117,14 @@ def heat_map(runs: pl.DataFrame, x: str, y: str, value: str = "auc") -> go.Figur
     settings = averaged(_with_knob(_with_knob(runs, x), y))
     columns, lines = settings[x].unique().sort().to_list(), settings[y].unique().sort().to_list()
     known = {(row[x], row[y]): row[value] for row in settings.iter_rows(named=True)}
+    cells = [[known.get((column, line)) for column in columns] for line in lines]
     figure = go.Figure(
         go.Heatmap(
             x=[f"{column:g}" for column in columns],
             y=[f"{line:g}" for line in lines],
-            z=[[known.get((column, line)) for column in columns] for line in lines],
+            z=cells,
+            text=[["" if cell is None else _figure_of(cell) for cell in line] for line in cells],
+            texttemplate="%{text}",
             colorscale="Viridis",
             colorbar={"title": value.replace("_", " ")},
         )
@@ -180,6 +184,10 @@ _WORDS = {
     "false_positives": "false positives per step",
     "rows": "rows kept (k)",
 }
+
+
+def _figure_of(value: float) -> str:
+    return f"{value:.3f}" if value < 10 else f"{value:,.0f}"
 
 
 def _words(knob: str) -> str:

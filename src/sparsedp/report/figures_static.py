@@ -76,6 +76,11 @@ def _heat_map(axes: Axes, trace: Any) -> None:
     cells = [[float("nan") if value is None else value for value in line] for line in trace.z]
     image = axes.imshow(cells, origin="lower", aspect="auto")
     axes.grid(False)
+    middle = sum(image.get_clim()) / 2
+    for y, line in enumerate(cells):
+        for x, value in enumerate(line):
+            colour = "white" if value < middle else "black"
+            axes.text(x, y, trace.text[y][x], ha="center", va="center", color=colour, fontsize=8)
     axes.set_xticks(range(len(trace.x)), list(trace.x))
     axes.set_yticks(range(len(trace.y)), list(trace.y))
     assert axes.figure is not None

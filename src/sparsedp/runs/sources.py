@@ -39,7 +39,7 @@ def split_periods(config: RunConfig, data: ClickData) -> tuple[list[ClickData], 
     if config.period is None:
         raise ValueError("period: a streaming run needs the length of a period")
     periods = [data.subset(period.rows) for period in data.periods(config.period)]
-    training = config.train_periods or max(1, round(0.75 * len(periods)))
+    training = config.train_periods or max(1, min(round(0.75 * len(periods)), len(periods) - 1))
     if not 0 < training < len(periods):
         raise ValueError(f"train_periods must leave a period to evaluate on: {training} of {len(periods)}")
     return periods[:training], periods[training:]
