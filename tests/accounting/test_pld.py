@@ -39,6 +39,15 @@ def ours(events, delta):
     return answer.epsilon
 
 
+@pytest.mark.parametrize("steps", [1, 2, 10, 1000])
+def test_every_step_on_the_whole_data_counts(steps):
+    """Poisson sampling at rate 1 is no sampling: T steps are one Gaussian of sigma / sqrt(T)."""
+    whole = [(PoissonSampledDpEvent(1.0, GaussianDpEvent(3.0)), steps)]
+    expected = analytic_gaussian_epsilon(1e-4, math.sqrt(steps) / 3.0)
+    assert ours(whole, 1e-4) == pytest.approx(expected, rel=1e-9)
+    assert delta_bound(whole, expected) == pytest.approx(1e-4, rel=1e-3)
+
+
 def theirs(events, delta, grid, relation=dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE):
     accountant = PLDAccountant(relation, grid)
     for event, count in events:

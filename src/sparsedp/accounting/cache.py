@@ -21,6 +21,8 @@ from typing import Any
 import sparsedp
 
 _SLOTS = 16**3
+_RULES = 2
+"""Raised whenever the accounting itself changes: what earlier rules answered is not asked for again."""
 
 
 def cache_directory() -> Path:
@@ -38,7 +40,7 @@ def cache_directory() -> Path:
 
 @cache
 def _versions() -> str:
-    return f"sparsedp {sparsedp.__version__}, dp-accounting {version('dp-accounting')}"
+    return f"sparsedp {sparsedp.__version__}, rules {_RULES}, dp-accounting {version('dp-accounting')}"
 
 
 def _slot(key: str) -> Path:

@@ -47,8 +47,9 @@ def epsilon_answer(events: Events, delta: float, slack: float = 1.0) -> Answer:
         return Answer(math.inf)
     if not pairs:
         return Answer(0.0)
-    if len(pairs) == 1 and isinstance(pairs[0][0], Gaussian):
-        return Answer(analytic_gaussian_epsilon(delta, pairs[0][0].mu))
+    (first, count), *others = pairs
+    if isinstance(first, Gaussian) and not others:
+        return Answer(analytic_gaussian_epsilon(delta, first.mu * math.sqrt(count)))
     if _total_variation(pairs) <= delta:
         return Answer(0.0)
     worst = Answer(0.0)
@@ -68,8 +69,9 @@ def delta_bound(events: Events, epsilon: float) -> float:
         return 1.0
     if not pairs:
         return 0.0
-    if len(pairs) == 1 and isinstance(pairs[0][0], Gaussian):
-        return analytic_gaussian_delta(epsilon, pairs[0][0].mu)
+    (first, count), *others = pairs
+    if isinstance(first, Gaussian) and not others:
+        return analytic_gaussian_delta(epsilon, first.mu * math.sqrt(count))
     return max(_delta_one_way(pairs, reverse, epsilon) for reverse in _directions(pairs))
 
 
