@@ -210,7 +210,7 @@ class _Study:
         mean = np.zeros(d)
         mean[: k * s] = 1.0 / (k * math.sqrt(s))
         squares = []
-        for _ in range(self.runs * max(1, 2**13 // d)):
+        for _ in range(self.runs * max(1, 2**17 // d)):
             noisy = noise.add(mean, self.stream)
             widest = project(noisy, math.sqrt(s))
             chosen = project_by_risk(noisy, noise, widest, beta=0.1 * BETA)
