@@ -100,11 +100,17 @@ def test_audit(stream):
 
 def test_audit_catches_the_printed_variance_of_fest_b2(stream):
     result = audit(
-        survivors_of_one_row(SIGMA1**2), (1.0, 0.0), runs=2_000_000, delta=DELTA, claimed=CLAIM, stream=stream
+        survivors_of_one_row(SIGMA1**2),
+        (1.0, 0.0),
+        runs=16_000_000,
+        delta=DELTA,
+        claimed=CLAIM,
+        stream=stream,
     )
     assert pytest.approx(6.0, abs=0.01) == CLAIM
     assert result.refuted
-    assert result.lower_bound == pytest.approx(8.6, abs=0.5)
+    # About 500 of 16 million untouched rows pass, give or take 23: the bound scatters by 0.05.
+    assert result.lower_bound == pytest.approx(9.27, abs=0.15)
 
 
 def test_event():
