@@ -32,6 +32,7 @@ SIZES = ((100, 3000, 3), (400, 20_000, 4), (3000, 20_000, 20), (20_000, 1000, 5)
 
 
 def rows_of(kind: str, n: int, d: int, s: int, seed: int = 0) -> sparse.csr_array:
+    """Rows of norm 1 with s non-zeros: cancelling, popular coordinates, all alike, or in disjoint blocks."""
     generator = np.random.default_rng(seed)
     entries = np.full((n, s), 1 / math.sqrt(s))
     if kind == "cancelling":

@@ -3,11 +3,11 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
-from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
 from scipy import sparse
+from support.losses import FixedGradients
 
 from sparsedp.accounting import analytic_gaussian_epsilon
 from sparsedp.audit.distinguishing import audit
@@ -18,29 +18,6 @@ from sparsedp.convex.losses import LogisticLoss
 from sparsedp.convex.protocol import LinearModelLoss
 from sparsedp.convex.sparse_projection import SparseVector
 from sparsedp.randomness import NoiseSource, Stream
-
-
-@dataclass
-class FixedGradients:
-    """Examples whose gradients do not depend on x."""
-
-    rows: sparse.csr_array
-    asked: list[np.ndarray] = field(default_factory=list)
-
-    @property
-    def size(self) -> int:
-        return int(self.rows.shape[0])
-
-    @property
-    def dimension(self) -> int:
-        return int(self.rows.shape[1])
-
-    def value(self, x: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        return np.asarray(self.rows[rows] @ x)
-
-    def gradient_rows(self, x: np.ndarray, rows: np.ndarray) -> sparse.csr_array:
-        self.asked.append(rows)
-        return self.rows[rows]
 
 
 def _schedule(levels: list[int], size: int, noise: float) -> BatchSchedule:

@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 from scipy import sparse, stats
+from support.losses import FixedGradients
 
 from sparsedp.accounting import RepeatAndSelectDpEvent, ZCDpEvent, epsilon_of
 from sparsedp.audit.distinguishing import AuditResult, audit
@@ -129,27 +130,6 @@ def test_audit_of_the_repetition() -> None:
     assert thirty_times.refuted
 
 
-@dataclass
-class Pushes:
-    """Linear losses: f(x, z_i) = <g_i, x>."""
-
-    rows: sparse.csr_array
-
-    @property
-    def size(self) -> int:
-        return int(self.rows.shape[0])
-
-    @property
-    def dimension(self) -> int:
-        return int(self.rows.shape[1])
-
-    def value(self, x: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        return np.asarray(self.rows[rows] @ x)
-
-    def gradient_rows(self, x: np.ndarray, rows: np.ndarray) -> sparse.csr_array:
-        return self.rows[rows]
-
-
 def _boost_audit(
     monkeypatch: pytest.MonkeyPatch, selection: boosting.Selection, quieter: float
 ) -> AuditResult:
@@ -160,12 +140,14 @@ def _boost_audit(
     epsilon, delta, size = 1.0, 0.05, 2
     method = BiasReducedSGD(l2_bound=1.0, sparsity=4, step_size=0.5)
     still = np.zeros((1, 4))
-    pair = tuple(Pushes(sparse.csr_array(rows)) for rows in (np.vstack([still, [1e6, 0.0, 0.0, 0.0]]), still))
+    pair = tuple(
+        FixedGradients(sparse.csr_array(rows)) for rows in (np.vstack([still, [1e6, 0.0, 0.0, 0.0]]), still)
+    )
     for name in ("pld_schedule", "schedule_within"):
         monkeypatch.setattr(boosting, name, _once(getattr(boosting, name), quieter))
     monkeypatch.setattr(boosting, "repetition_rho", cache(repetition_rho))
 
-    def run(loss: Pushes, stream: Stream, runs: int) -> np.ndarray:
+    def run(loss: FixedGradients, stream: Stream, runs: int) -> np.ndarray:
         return np.array(
             [
                 boost(

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import sparse, stats
 
+from sparsedp.cli import scripts
 from sparsedp.convex import private_sparse_mean
 from sparsedp.convex.clip import clip_rows, exact_mean
 from sparsedp.convex.projection_mean import mean_noise, project
@@ -13,23 +14,7 @@ from sparsedp.randomness import NoiseSource
 METHODS = ("auto", "projection", "recovery", "gaussian")
 
 
-def rows_of(kind, n, d, s, seed=0):
-    """Rows of norm 1 with s non-zeros: cancelling, popular coordinates, all alike, or in disjoint blocks."""
-    generator = np.random.default_rng(seed)
-    entries = np.full((n, s), 1 / math.sqrt(s))
-    if kind == "cancelling":
-        columns = generator.integers(0, d, (n, s))
-        entries *= generator.choice([-1.0, 1.0], (n, s))
-    elif kind == "popular":
-        columns = (generator.zipf(1.3, (n, s)) - 1) % d
-    elif kind == "alike":
-        columns = np.tile(np.arange(s), (n, 1))
-    else:
-        blocks = min(d // s, max(1, n // 20))
-        columns = generator.integers(0, blocks, n)[:, None] * s + np.arange(s)
-    rows = sparse.csr_array((entries.ravel(), columns.ravel(), np.arange(0, n * s + 1, s)), shape=(n, d))
-    rows.sum_duplicates()
-    return clip_rows(rows, l2=1.0)
+rows_of = scripts.load("benchmarks", "mean").rows_of
 
 
 def seeded(rows, seed=0, **arguments):
