@@ -21,6 +21,7 @@ from sparsedp.accounting import analytic_gaussian_epsilon, split_sigma
 from sparsedp.audit import EANA, AuditResult, audit
 from sparsedp.randomness import NoiseSource, Stream
 from sparsedp.training import optimizer as optimizer_module
+from sparsedp.training import step as step_module
 from sparsedp.training.batch import LogicalBatch
 from sparsedp.training.step import private_gradient
 
@@ -101,10 +102,18 @@ def adafest() -> sdp.AdaFEST:
     return sdp.AdaFEST(noise_ratio=RATIO, threshold=THRESHOLD, always_on_rows=0, contribution_norm=1.0)
 
 
-def test_the_step_keeps_its_claim() -> None:
-    result = run_audit(stepper(adafest()), lambda s, r, d, _: log_likelihood_ratio(s, r, d))
+def test_the_step_keeps_its_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    def audited(delta: float) -> AuditResult:
+        return run_audit(stepper(adafest()), lambda s, r, d, _: log_likelihood_ratio(s, r, d), delta=delta)
+
+    result = audited(DELTA)
     assert not result.refuted, str(result)
     assert result.lower_bound > 0.3, "an audit that sees nothing proves nothing"
+    assert not audited(0.3).refuted
+    drawn = step_module.normals
+    monkeypatch.setattr(step_module, "normals", lambda count, std, stream: drawn(count, std / 3, stream))
+    result = audited(0.3)
+    assert result.refuted, f"a third of the noise is not noticed: {result}"
 
 
 def test_clipping_tables_and_dense_layers_separately_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
