@@ -17,6 +17,7 @@ from sparsedp.clipping import Capture
 from sparsedp.randomness import NoiseSource
 from sparsedp.selection import DPSGD, Selection
 from sparsedp.training import checkpoint
+from sparsedp.training.allocator import keep_freed_memory
 from sparsedp.training.private import Private
 from sparsedp.training.run import Run
 from sparsedp.training.terms import Terms, positive, sampling_of, total_steps
@@ -158,6 +159,7 @@ class PrivacyEngine:
             raise
         _WATCHED.add(module)
         self._run = run
+        keep_freed_memory()
         return Private(module, run.optimizer, run.loader or data_loader)
 
     @property

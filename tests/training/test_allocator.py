@@ -1,0 +1,60 @@
+"""A step lives on the memory that the step before it freed."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+STEPS = 10
+MEASURE = f"""
+    import resource
+
+    import torch
+    from torch import nn
+
+    import sparsedp as sdp
+    from sparsedp.training import engine
+
+    %s
+    model = nn.Sequential(*[layer for _ in range(5) for layer in (nn.Linear(600, 600), nn.ReLU())])
+    private = sdp.PrivacyEngine().make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.01),
+        data_loader=[],
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+        expected_batch_size=1024,
+        poisson=False,
+    )
+    features = torch.randn(1024, 600)
+
+    def steps(count: int) -> int:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for _ in range(count):
+            private.optimizer.zero_grad()
+            private.module(features).mean(dim=1).mean().backward()
+            private.optimizer.step()
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    steps({STEPS})
+    print(steps({STEPS}) / {STEPS})
+"""
+
+
+def faults_a_step(before: str) -> float:
+    """Page faults a step, in a process of its own: what malloc has learned depends on all that it has seen."""
+    code = textwrap.dedent(MEASURE) % before
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="about glibc's malloc")
+def test_steps_do_not_fault_their_memory_in_again() -> None:
+    untaught = faults_a_step("engine.keep_freed_memory = lambda: None")
+    if untaught < 1000:
+        pytest.skip("this malloc keeps its pages unasked")
+    assert faults_a_step("") < untaught / 4
