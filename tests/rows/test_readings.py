@@ -8,12 +8,26 @@ import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from sparsedp.rows import Occurrences, Readings, RowSpace, TableShape
 
 SPACE = RowSpace(
     selectable=(TableShape("a", 6, 3), TableShape("b", 2**40, 2)), always_on=(TableShape("c", 4, 2),)
 )
+
+
+@st.composite
+def gradients(draw: st.DrawFn, count: int, dim: int, generator: torch.Generator) -> Tensor:
+    """As autograd hands them over: in a tensor of their own, as part of a wider one, or spread out from less."""
+    kind = draw(st.sampled_from(["own", "part", "one for all columns", "one for all lines"]))
+    if kind == "part":
+        return torch.randn(count, dim + 3, generator=generator)[:, 1 : 1 + dim]
+    if kind == "one for all columns":
+        return torch.randn(count, 1, generator=generator).expand(count, dim)
+    if kind == "one for all lines":
+        return torch.randn(1, dim, generator=generator).expand(count, dim)
+    return torch.randn(count, dim, generator=generator)
 
 
 @st.composite
@@ -31,8 +45,7 @@ def batches(draw: st.DrawFn) -> tuple[int, dict[str, Occurrences]]:
             examples = torch.arange(size).repeat_interleave(lengths)
             ids = torch.randint(0, 4, (count,), generator=generator) * (2**38 if table.name == "b" else 1)
             if draw(st.booleans()):
-                grads = torch.randn(count, table.dim, generator=generator)
-                calls.append(Occurrences(ids, examples, grads))
+                calls.append(Occurrences(ids, examples, draw(gradients(count, table.dim, generator))))
             else:
                 bags = torch.randn(max(size, 1), table.dim, generator=generator)
                 scales = torch.rand(count, generator=generator)
@@ -82,12 +95,12 @@ def test_counts_norms_and_sums(batch: tuple[int, dict[str, Occurrences]], norm: 
     found = {place: (rows, sums) for place, rows, sums in readings.row_sums(survives, weights)}
     for place, table in enumerate(SPACE.tables):
         offset = int(SPACE.offsets[place])
-        rows, sums = found.get(place, (np.empty(0, np.int64), torch.empty(0, table.dim)))
+        rows, sums = found.get(place, (np.empty(0, np.int64), np.empty((0, table.dim))))
         due_rows = [row - offset for row in touched if row in kept and offset <= row < offset + table.rows]
         assert rows.tolist() == due_rows
         for row, total in zip(rows, sums, strict=True):
             due = sum((e + 1) * g for (r, e), g in expected.items() if r == row + offset)
-            np.testing.assert_allclose(total.numpy(), np.asarray(due)[: table.dim], rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(total, np.asarray(due)[: table.dim], rtol=1e-4, atol=1e-5)
 
 
 def test_examples_that_are_not_finite_do_not_count() -> None:

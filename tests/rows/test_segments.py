@@ -17,7 +17,7 @@ def test_what_has_no_weight_does_not_enter_a_sum(dtype: type) -> None:
     grads = np.array([[np.nan, np.inf], [1.0, 2.0]], dtype=dtype)
     weights = np.array([0.0, 0.5], dtype=np.float32)
     out = np.empty((1, 2), dtype=dtype)
-    row_sums(out, np.array([0]), np.array([0, 2]), IN_ORDER, IN_ORDER, weights, 0, grads, NONE, ONE)
+    row_sums(out, np.array([0]), np.array([0, 2]), IN_ORDER, IN_ORDER, weights, 0, grads.ravel(), 2, 2, NONE, ONE)
     assert out.tolist() == [[0.5, 1.0]]
 
 
@@ -25,14 +25,14 @@ def test_squares_beyond_single_precision_are_finite() -> None:
     """An example with a gradient of 1e30 is clipped, not dropped."""
     grads = np.full((2, 3), 1e30, dtype=np.float32)
     out = np.empty(2)
-    pair_squares(out, np.arange(3), IN_ORDER, 0, grads, NONE, ONE)
+    pair_squares(out, np.arange(3), IN_ORDER, 0, grads.ravel(), 3, 3, NONE, ONE)
     np.testing.assert_allclose(out, 3e60, rtol=1e-6)
 
 
 def test_squares_that_are_not_finite_show() -> None:
     grads = np.array([[1.0, np.nan], [np.inf, 0.0]], dtype=np.float32)
     out = np.empty(2)
-    pair_squares(out, np.arange(3), IN_ORDER, 0, grads, NONE, ONE)
+    pair_squares(out, np.arange(3), IN_ORDER, 0, grads.ravel(), 2, 2, NONE, ONE)
     assert np.isnan(out[0])
     assert np.isposinf(out[1])
 
@@ -45,7 +45,7 @@ def test_long_sums_keep_single_precision() -> None:
     everything = np.arange(readings)
     starts = np.array([0, readings])
     weights = np.ones(readings, np.float32)
-    row_sums(out, np.array([0]), starts, everything, everything, weights, 0, grads, NONE, ONE)
+    row_sums(out, np.array([0]), starts, everything, everything, weights, 0, grads.ravel(), 1, 1, NONE, ONE)
     assert out[0, 0] == np.float32(readings * float(tenth))
 
 
@@ -57,6 +57,7 @@ def test_rows_are_added_at_their_lines() -> None:
 
 def test_an_example_within_the_norm_counts_whole() -> None:
     """Three rows of norm sqrt(3): not even the last bit of a count is clipped."""
-    counted = np.ones(3, dtype=np.bool_)
-    whole = clipped_counts(counted, np.arange(4), np.zeros(3, np.int64), np.ones(1, np.bool_), np.sqrt(3.0))
+    whole = np.empty(3)
+    everything, owner = np.empty(0, np.bool_), np.zeros(3, np.int64)
+    clipped_counts(whole, everything, np.arange(4), owner, np.ones(1, np.bool_), np.sqrt(3.0))
     assert whole.tolist() == [1.0, 1.0, 1.0]

@@ -34,15 +34,15 @@ def thresholded_counts(
     threshold = check_finite("threshold", threshold)
     noise = stream.normal(touched.size)
     hits = bernoulli_positions(stream, size, float(ndtr(-threshold / std)))
-    return _survivors(touched, weights, noise, std, threshold, hits)
+    found = np.empty(touched.size + hits.size, np.int64)
+    return found[: _survivors(touched, weights, noise, std, threshold, hits, found)]
 
 
 @compiled
 def _survivors(
-    touched: Ints, counts: Floats, noise: Floats, std: float, threshold: float, hits: Ints
-) -> Ints:
-    """Touched rows above the threshold and hits on other rows, in order."""
-    found = np.empty(touched.size + hits.size, np.int64)
+    touched: Ints, counts: Floats, noise: Floats, std: float, threshold: float, hits: Ints, found: Ints
+) -> int:
+    """Find touched rows above the threshold and hits on other rows, in order; how many there are."""
     count = hit = 0
     for n in range(touched.size):
         while hit < hits.size and hits[hit] <= touched[n]:
@@ -55,7 +55,7 @@ def _survivors(
             count += 1
     rest = hits.size - hit
     found[count : count + rest] = hits[hit:]
-    return found[: count + rest]
+    return count + rest
 
 
 def thresholded_counts_event(*, std: float, sensitivity: float) -> DpEvent:

@@ -43,16 +43,20 @@ def bernoulli_positions(stream: Stream, size: int, probability: float) -> Intege
         expected = (size - 1 - last) * probability
         # Four standard deviations more than expected: one batch nearly always passes the end.
         gaps = math.ceil(min(expected + 4.0 * math.sqrt(expected) + 8.0, _BATCH))
-        hits, last = _walk(stream.uint64(3 * gaps + gaps // 8), last, size, block, log_miss)
-        found.append(hits)
+        words = stream.uint64(3 * gaps + gaps // 8)
+        hits = np.empty(words.size // 3 + 1, dtype=np.int64)
+        count, last = _walk(words, last, size, block, log_miss, hits)
+        found.append(hits[:count])
     return found[0] if len(found) == 1 else np.concatenate(found)
 
 
 @compiled
 def _walk(
-    words: NDArray[np.uint64], last: int, size: int, block: int, log_miss: float
-) -> tuple[Integers, int]:
-    """The hits after ``last`` for which the words suffice, and the last of them, ``size`` or more at the end.
+    words: NDArray[np.uint64], last: int, size: int, block: int, log_miss: float, hits: Integers
+) -> tuple[int, int]:
+    """Find the hits after ``last`` for which the words suffice.
+
+    Return how many there are and the last of them, ``size`` or more at the end.
 
     A 53-bit uniform cannot tell all gaps apart once they are long. A geometric number is memoryless, so with
     blocks of any fixed length the number of whole blocks passed and the rest within the last one are
@@ -60,7 +64,6 @@ def _walk(
     and is drawn by rejection. A gap for which words are missing is given up: how often a rest is rejected
     says nothing of what is accepted.
     """
-    hits = np.empty(words.size // 3 + 1, dtype=np.int64)
     count = at = 0
     rest_bits = np.uint64(block - 1)
     while last < size and at + 3 <= words.size:
@@ -77,4 +80,4 @@ def _walk(
                     hits[count] = last
                     count += 1
                 break
-    return hits[:count], last
+    return count, last

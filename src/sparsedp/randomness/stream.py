@@ -68,7 +68,10 @@ class Stream:
         """Standard normals by Box-Muller; 64 bits in the radius carry the tail to 9.4 standard deviations."""
         shape = shape_of(size)
         count = math.prod(shape)
-        return _normals(self.uint64(2 * ((count + 1) // 2)))[:count].reshape(shape)
+        words = self.uint64(2 * ((count + 1) // 2))
+        values = np.empty(words.size)
+        _normals(words, values)
+        return values[:count].reshape(shape)
 
     def exponential(self, size: Size) -> NDArray[np.float64]:
         """Standard exponentials (mean 1)."""
@@ -163,16 +166,14 @@ def uniform_of(word: np.uint64) -> float:
 
 
 @compiled
-def _normals(words: NDArray[np.uint64]) -> NDArray[np.float64]:
+def _normals(words: NDArray[np.uint64], values: NDArray[np.float64]) -> None:
     """Box-Muller: the first half of the words are radii, the second are angles."""
     pairs = words.size // 2
-    values = np.empty(2 * pairs, np.float64)
     for i in range(pairs):
         radius = np.sqrt(-2.0 * np.log(uniform_of(words[i])))
         angle = 2.0 * math.pi * uniform_of(words[pairs + i])
         values[i] = radius * np.cos(angle)
         values[pairs + i] = radius * np.sin(angle)
-    return values
 
 
 def _count(argument: str, value: int) -> int:

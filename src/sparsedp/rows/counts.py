@@ -29,11 +29,15 @@ def contains(sorted_rows: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray
     return places(sorted_rows, rows) >= 0
 
 
-@compiled
 def places(sorted_rows: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """Where each of ``rows`` stands among ``sorted_rows``; -1 where it does not."""
     found = np.empty(rows.size, np.int64)
+    _find(sorted_rows, rows, found)
+    return found
+
+
+@compiled
+def _find(sorted_rows: NDArray[np.int64], rows: NDArray[np.int64], found: NDArray[np.int64]) -> None:
     for n in range(rows.size):
         place = np.searchsorted(sorted_rows, rows[n])
         found[n] = place if place < sorted_rows.size and sorted_rows[place] == rows[n] else -1
-    return found

@@ -35,48 +35,51 @@ def order_by_row(numbers: Ints, examples: Ints, limit: int) -> Order:
     Where a row is read more than once its readings must stand in the order of their examples.
     """
     numbers, position = _sort_with_position(numbers, limit)
-    return Order(position, *_find_starts(numbers, position, examples))
+    rows, row_starts, row_pairs, pair_starts, pair_example = found = np.empty((5, numbers.size + 1), np.int64)
+    row_count, pair_count = _find_starts(numbers, position, examples, found)
+    return Order(
+        position,
+        rows[:row_count],
+        row_starts[: row_count + 1],
+        row_pairs[: row_count + 1],
+        pair_starts[: pair_count + 1],
+        pair_example[:pair_count],
+    )
 
 
 def _sort_with_position(numbers: Ints, limit: int) -> tuple[Ints, Ints]:
     """Sorted numbers and where each stood. Packed into one word numpy's vectorised sort does both at once."""
     bits = max(int(numbers.size - 1).bit_length(), 1)
-    if limit.bit_length() + bits <= 63:
-        packed = np.sort(_pack(numbers, bits))
-        return _unpack(packed, bits)
-    position = np.argsort(numbers, kind="stable")
-    return numbers[position], position
+    if limit.bit_length() + bits > 63:
+        position = np.argsort(numbers, kind="stable")
+        return numbers[position], position
+    words, position = np.empty_like(numbers), np.empty_like(numbers)
+    _pack(numbers, bits, words)
+    words.sort()
+    _unpack(words, bits, position)
+    return words, position
 
 
 @compiled
-def _pack(numbers: Ints, bits: int) -> Ints:
-    packed = np.empty_like(numbers)
+def _pack(numbers: Ints, bits: int, words: Ints) -> None:
     for n in range(numbers.size):
-        packed[n] = numbers[n] << bits | n
-    return packed
+        words[n] = numbers[n] << bits | n
 
 
 @compiled
-def _unpack(packed: Ints, bits: int) -> tuple[Ints, Ints]:
-    numbers, position = np.empty_like(packed), np.empty_like(packed)
-    for n in range(packed.size):
-        numbers[n] = packed[n] >> bits
-        position[n] = packed[n] & (1 << bits) - 1
-    return numbers, position
+def _unpack(words: Ints, bits: int, position: Ints) -> None:
+    """Leaves the numbers in the place of the words."""
+    for n in range(words.size):
+        position[n] = words[n] & (1 << bits) - 1
+        words[n] >>= bits
 
 
 @compiled
-def _find_starts(numbers: Ints, position: Ints, examples: Ints) -> tuple[Ints, Ints, Ints, Ints, Ints]:
-    """Rows, where each begins among readings and pairs, where each pair begins, and whose it is."""
-    total = numbers.size
-    rows, row_starts, row_pairs = (
-        np.empty(total, np.int64),
-        np.empty(total + 1, np.int64),
-        np.empty(total + 1, np.int64),
-    )
-    pair_starts, pair_example = np.empty(total + 1, np.int64), np.empty(total, np.int64)
+def _find_starts(numbers: Ints, position: Ints, examples: Ints, found: Ints) -> tuple[int, int]:
+    """Fill in an order's rows, row_starts, row_pairs, pair_starts and pair_example; how many rows and pairs."""
+    rows, row_starts, row_pairs, pair_starts, pair_example = found[0], found[1], found[2], found[3], found[4]
     row = pair = 0
-    for n in range(total):
+    for n in range(numbers.size):
         example = examples[position[n]]
         new_row = n == 0 or numbers[n] != numbers[n - 1]
         if new_row:
@@ -85,11 +88,5 @@ def _find_starts(numbers: Ints, position: Ints, examples: Ints) -> tuple[Ints, I
         if new_row or example != pair_example[pair - 1]:
             pair_starts[pair], pair_example[pair] = n, example
             pair += 1
-    row_starts[row], row_pairs[row], pair_starts[pair] = total, pair, total
-    return (
-        rows[:row],
-        row_starts[: row + 1],
-        row_pairs[: row + 1],
-        pair_starts[: pair + 1],
-        pair_example[:pair],
-    )
+    row_starts[row], row_pairs[row], pair_starts[pair] = numbers.size, pair, numbers.size
+    return row, pair

@@ -15,17 +15,24 @@ from torch import Tensor
 from sparsedp.rows.counts import RowCounts, contains, places
 from sparsedp.rows.occurrences import Occurrences
 from sparsedp.rows.order import Order, order_by_row
-from sparsedp.rows.segments import add_masked_squares, clipped_counts, example_sums, pair_squares, row_sums
+from sparsedp.rows.segments import (
+    add_example_sums,
+    add_masked_squares,
+    clipped_counts,
+    pair_squares,
+    row_sums,
+)
 from sparsedp.rows.space import RowSpace
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-Arrays = tuple[int, NDArray[Any], Ints, NDArray[Any]]
-"""The table's first reading among all; gradients, sources and scales, the last two empty where there are none."""
+Lines = tuple[int, NDArray[Any], int, int, Ints, NDArray[Any]]
+"""A table's gradients as the loops of ``segments`` take them: base, grads, stride, dim, sources, scales."""
 
 _NO_SOURCES = np.empty(0, dtype=np.int64)
 _NO_SCALES = np.empty(0, dtype=np.float32)
+_ALL = np.empty(0, dtype=np.bool_)
 
 
 class Readings:
@@ -42,13 +49,13 @@ class Readings:
         found = [occurrences.get(table.name) for table in space.tables]
         starts = list(accumulate((0 if each is None else len(each) for each in found), initial=0))
         numbers, self._examples = np.empty(starts[-1], dtype=np.int64), np.empty(starts[-1], dtype=np.int64)
-        self._arrays: dict[int, Arrays] = {}
+        self._lines: dict[int, Lines] = {}
         for place, each in enumerate(found):
             if each is not None and len(each):
                 own = slice(starts[place], starts[place + 1])
                 np.add(each.ids.numpy(), space.offsets[place], out=numbers[own])
                 self._examples[own] = each.examples.numpy()
-                self._arrays[place] = (starts[place], *_arrays(each))
+                self._lines[place] = _lines(each, starts[place])
         self.order: Order = order_by_row(numbers, self._examples, int(space.offsets[-1]))
         self._table_rows: list[int] = self.order.rows.searchsorted(space.offsets).tolist()
 
@@ -62,12 +69,10 @@ class Readings:
         """The squared norm of each example's gradient in each row it reads."""
         order = self.order
         squares = np.empty(order.pair_example.size)
-        for place, arrays in self._arrays.items():
-            first, end = (
-                order.row_pairs[self._table_rows[place]],
-                order.row_pairs[self._table_rows[place + 1]],
-            )
-            pair_squares(squares[first:end], order.pair_starts[first : end + 1], order.position, *arrays)
+        firsts = order.row_pairs[self._table_rows].tolist()
+        for place, lines in self._lines.items():
+            first, end = firsts[place], firsts[place + 1]
+            pair_squares(squares[first:end], order.pair_starts[first : end + 1], order.position, *lines)
         return squares
 
     def contributions(self, norm: float, finite: Flags, domain: Ints | None = None) -> RowCounts:
@@ -78,16 +83,15 @@ class Readings:
         """
         order = self.order
         rows = order.rows[: self._table_rows[len(self.space.selectable)]]
-        counted = np.ones(rows.size, dtype=np.bool_) if domain is None else contains(domain, rows)
-        counts = clipped_counts(counted, order.row_pairs, order.pair_example, finite, norm)
+        counts, counted = np.empty(rows.size), _ALL if domain is None else contains(domain, rows)
+        clipped_counts(counts, counted, order.row_pairs, order.pair_example, finite, norm)
         return RowCounts(rows, counts) if domain is None else RowCounts(rows[counted], counts[counted])
 
     def example_squared_norms(self, row_survives: Flags) -> Floats:
         """Per example, the squared norm of its gradient over the surviving rows (one flag per touched row)."""
-        order = self.order
-        return example_sums(
-            self.pair_squared_norms, row_survives, order.row_pairs, order.pair_example, self.batch_size
-        )
+        sums, order = np.zeros(self.batch_size), self.order
+        add_example_sums(sums, self.pair_squared_norms, row_survives, order.row_pairs, order.pair_example)
+        return sums
 
     def masked_squared_norms(self, place: int, rows: Ints, mask: Tensor) -> Floats:
         """Per example, its squared norm over single coordinates of table number ``place``.
@@ -95,7 +99,7 @@ class Readings:
         ``mask[n]`` flags the coordinates of the table's row ``rows[n]`` (sorted) that count.
         """
         squares, order = np.zeros(self.batch_size), self.order
-        if place in self._arrays:
+        if place in self._lines:
             first, end = self._table_rows[place], self._table_rows[place + 1]
             lines = places(rows, order.rows[first:end] - self.space.offsets[place])
             add_masked_squares(
@@ -106,11 +110,18 @@ class Readings:
                 order.pair_starts,
                 order.pair_example,
                 order.position,
-                *self._arrays[place],
+                *self._lines[place],
             )
         return squares
 
-    def row_sums(self, row_survives: Flags, weights: Tensor) -> Iterator[tuple[int, Ints, Tensor]]:
+    def surviving(self, selected: Ints) -> Flags:
+        """For each touched row: is it among the ``selected`` (sorted joint numbers), or always on?"""
+        survives = np.ones(self.touched, dtype=np.bool_)
+        choosable = self._table_rows[len(self.space.selectable)]
+        survives[:choosable] = contains(selected, self.order.rows[:choosable])
+        return survives
+
+    def row_sums(self, row_survives: Flags, weights: Tensor) -> Iterator[tuple[int, Ints, NDArray[Any]]]:
         """For each table: its number, its surviving touched rows and ``sum_i weights[i] * G_i[row]`` of each.
 
         Tables of which no touched row survives are left out.
@@ -118,19 +129,24 @@ class Readings:
         order, weight = self.order, weights.numpy()
         kept = row_survives.nonzero()[0]
         bounds = kept.searchsorted(self._table_rows).tolist()
-        for place, arrays in self._arrays.items():
+        for place, lines in self._lines.items():
             rows = kept[bounds[place] : bounds[place + 1]]
             if rows.size:
-                grads = arrays[1]
-                sums = np.empty((rows.size, grads.shape[1]), dtype=grads.dtype)
-                row_sums(sums, rows, order.row_starts, order.position, self._examples, weight, *arrays)
-                yield place, order.rows[rows] - self.space.offsets[place], torch.from_numpy(sums)
+                _, grads, _, dim, _, _ = lines
+                sums = np.empty((rows.size, dim), dtype=grads.dtype)
+                row_sums(sums, rows, order.row_starts, order.position, self._examples, weight, *lines)
+                yield place, order.rows[rows] - self.space.offsets[place], sums
 
 
-def _arrays(each: Occurrences) -> tuple[NDArray[Any], Ints, NDArray[Any]]:
+def _lines(each: Occurrences, base: int) -> Lines:
     grads = each.output_grads
     if grads.dtype not in (torch.float32, torch.float64):
         grads = grads.float()
+    count, dim = grads.shape
+    if grads.stride(1) != 1:
+        grads = grads.contiguous()
+    stride = grads.stride(0)
+    flat = grads.as_strided(((count - 1) * stride + dim,), (1,)).numpy()
     sources = _NO_SOURCES if each.sources is None else each.sources.numpy()
     scales = _NO_SCALES if each.scales is None else each.scales.float().numpy()
-    return grads.contiguous().numpy(), sources, scales
+    return base, flat, stride, dim, sources, scales

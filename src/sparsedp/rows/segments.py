@@ -1,7 +1,9 @@
 """Sums and squared norms of the gradients of readings that lie together in an ``Order``.
 
 Arrays that two loops share: ``position`` (of an order), ``base`` (the table's first reading among all), and the
-table's ``grads``, ``sources`` and ``scales`` as ``Occurrences`` has them, the last two empty where it has None.
+table's gradients: line number i begins at ``i * stride`` of ``grads`` and has ``dim`` numbers, so that a table's
+part of a wider gradient need not be copied; ``sources`` and ``scales`` as ``Occurrences`` has them, empty where
+it has None. Loops write where they are told to: to hand a new array back takes them longer than most of the work.
 """
 
 from __future__ import annotations
@@ -17,21 +19,35 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Grads = NDArray[Any]
-"""float32 or float64, one line a source."""
+"""float32 or float64."""
+
+
+@compiled
+def _line(reading: int, grads: Grads, stride: int, dim: int, sources: Ints) -> Grads:
+    start = (sources[reading] if sources.size else reading) * stride
+    return grads[start : start + dim]
 
 
 @compiled_sums
 def pair_squares(
-    out: Floats, pair_starts: Ints, position: Ints, base: int, grads: Grads, sources: Ints, scales: Grads
+    out: Floats,
+    pair_starts: Ints,
+    position: Ints,
+    base: int,
+    grads: Grads,
+    stride: int,
+    dim: int,
+    sources: Ints,
+    scales: Grads,
 ) -> None:
     """The squared norm of each pair's gradient, the sum over its readings."""
-    total = np.empty(grads.shape[1], np.float64)
+    total = np.empty(dim, np.float64)
     for pair in range(out.size):
         first, end = pair_starts[pair], pair_starts[pair + 1]
         square = 0.0
         if end == first + 1:
             reading = position[first] - base
-            line = grads[sources[reading] if sources.size else reading]
+            line = _line(reading, grads, stride, dim, sources)
             for c in range(line.size):
                 square += np.float64(line[c]) * np.float64(line[c])
             if scales.size:
@@ -40,7 +56,7 @@ def pair_squares(
             total[:] = 0.0
             for n in range(first, end):
                 reading = position[n] - base
-                line = grads[sources[reading] if sources.size else reading]
+                line = _line(reading, grads, stride, dim, sources)
                 scale = np.float64(scales[reading]) if scales.size else 1.0
                 for c in range(line.size):
                     total[c] += scale * line[c]
@@ -59,6 +75,8 @@ def row_sums(
     weights: Grads,
     base: int,
     grads: Grads,
+    stride: int,
+    dim: int,
     sources: Ints,
     scales: Grads,
 ) -> None:
@@ -66,7 +84,7 @@ def row_sums(
 
     What has no weight does not enter, whatever its gradient is.
     """
-    total = np.empty(grads.shape[1], np.float64)
+    total = np.empty(dim, np.float64)
     for n in range(rows.size):
         total[:] = 0.0
         for at in range(row_starts[rows[n]], row_starts[rows[n] + 1]):
@@ -76,7 +94,7 @@ def row_sums(
             reading = position[at] - base
             if scales.size:
                 weight *= scales[reading]
-            line = grads[sources[reading] if sources.size else reading]
+            line = _line(reading, grads, stride, dim, sources)
             for c in range(line.size):
                 total[c] += weight * line[c]
         for c in range(total.size):
@@ -102,11 +120,13 @@ def add_masked_squares(
     position: Ints,
     base: int,
     grads: Grads,
+    stride: int,
+    dim: int,
     sources: Ints,
     scales: Grads,
 ) -> None:
     """Add to each example its squared norm over the coordinates that ``mask[lines[row]]`` flags (line -1: none)."""
-    total = np.empty(grads.shape[1], np.float64)
+    total = np.empty(dim, np.float64)
     for row in range(lines.size):
         if lines[row] < 0:
             continue
@@ -115,7 +135,7 @@ def add_masked_squares(
             total[:] = 0.0
             for n in range(pair_starts[pair], pair_starts[pair + 1]):
                 reading = position[n] - base
-                line = grads[sources[reading] if sources.size else reading]
+                line = _line(reading, grads, stride, dim, sources)
                 scale = np.float64(scales[reading]) if scales.size else 1.0
                 for c in range(line.size):
                     total[c] += scale * line[c]
@@ -126,32 +146,34 @@ def add_masked_squares(
 
 
 @compiled
-def example_sums(
-    squares: Floats, row_survives: Flags, row_pairs: Ints, pair_example: Ints, examples: int
-) -> Floats:
-    """Per example the sum of its pairs' squares over the surviving rows."""
-    sums = np.zeros(examples, np.float64)
+def add_example_sums(
+    out: Floats, squares: Floats, row_survives: Flags, row_pairs: Ints, pair_example: Ints
+) -> None:
+    """Add to each example the sum of its pairs' squares over the surviving rows."""
     for row in range(row_survives.size):
         if row_survives[row]:
             for pair in range(row_pairs[row], row_pairs[row + 1]):
-                sums[pair_example[pair]] += squares[pair]
-    return sums
+                out[pair_example[pair]] += squares[pair]
 
 
 @compiled
-def clipped_counts(counted: Flags, row_pairs: Ints, pair_example: Ints, finite: Flags, norm: float) -> Floats:
-    """Per row, ``sum_i v_i min(1, norm / ||v_i||)`` with ``v_i`` binary over the counted rows; others get zero."""
+def clipped_counts(
+    counts: Floats, counted: Flags, row_pairs: Ints, pair_example: Ints, finite: Flags, norm: float
+) -> None:
+    """Per row, ``sum_i v_i min(1, norm / ||v_i||)`` with ``v_i`` binary over the counted rows; others get zero.
+
+    No flags: all rows are counted.
+    """
     weights = np.zeros(finite.size, np.float64)
-    for row in range(counted.size):
-        if counted[row]:
+    for row in range(counts.size):
+        if counted.size == 0 or counted[row]:
             for pair in range(row_pairs[row], row_pairs[row + 1]):
                 weights[pair_example[pair]] += 1.0
     for example in range(finite.size):
         length = np.sqrt(weights[example])
         weights[example] = 0.0 if not finite[example] else 1.0 if length <= norm else norm / length
-    counts = np.zeros(counted.size, np.float64)
-    for row in range(counted.size):
-        if counted[row]:
+    for row in range(counts.size):
+        counts[row] = 0.0
+        if counted.size == 0 or counted[row]:
             for pair in range(row_pairs[row], row_pairs[row + 1]):
                 counts[row] += weights[pair_example[pair]]
-    return counts

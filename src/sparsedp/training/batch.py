@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from sparsedp.clipping import Captured
 from sparsedp.compiled import compiled
-from sparsedp.rows import Occurrences, Readings, RowCounts, RowSpace, contains
+from sparsedp.rows import Occurrences, Readings, RowCounts, RowSpace
 from sparsedp.selection import Rule, Selected
 
 CLIP_SLACK = 1.0 - 2.0**-10
@@ -33,7 +34,7 @@ class LogicalBatch:
         self.space = space
         self.sizes = [each.batch_size for each in passes]
         self.size = sum(self.sizes)
-        self.scales = np.concatenate([_NOTHING, *(np.full(each.batch_size, each.scale) for each in passes)])
+        self.scales = np.array([each.scale for each in passes]).repeat(np.array(self.sizes, dtype=np.int64))
         self._squared_scales = self.scales**2
         self.clip_factors = _NOTHING
         """What the examples' gradients were last multiplied with, loss scale apart."""
@@ -86,13 +87,14 @@ class LogicalBatch:
 
     def surviving(self, selected: Selected) -> NDArray[np.bool_]:
         """For each touched row: is it selected, or in a table that is always on?"""
-        rows = self._readings.order.rows
-        return (rows >= self.space.selectable_size) | contains(selected.rows, rows)
+        return self._readings.surviving(selected.rows)
 
     def clip_weights(self, squared_norms: Floats, clip: float, batch: float) -> Tensor:
         """What each recorded gradient is multiplied with: clipped to ``clip``, divided by ``batch``."""
-        self.clip_factors, weights = _clip(squared_norms, self.scales, self.finite, clip * CLIP_SLACK, batch)
-        return torch.from_numpy(weights)
+        self.clip_factors, weights = np.empty(self.size), torch.empty(self.size)
+        bound = clip * CLIP_SLACK
+        _clip(squared_norms, self.scales, self.finite, bound, batch, self.clip_factors, weights.numpy())
+        return weights
 
     def squared_norms(self, survives: NDArray[np.bool_]) -> Floats:
         """Per example, over the dense parameters and the surviving rows: one joint norm."""
@@ -113,7 +115,7 @@ class LogicalBatch:
 
     def row_sums(
         self, survives: NDArray[np.bool_], weights: Tensor
-    ) -> Iterator[tuple[int, NDArray[np.int64], Tensor]]:
+    ) -> Iterator[tuple[int, NDArray[np.int64], NDArray[Any]]]:
         """For each table: its number, its surviving touched rows and their weighted sums."""
         return self._readings.row_sums(survives, weights)
 
@@ -129,15 +131,19 @@ class LogicalBatch:
 
 @compiled
 def _clip(
-    squared_norms: Floats, scales: Floats, finite: NDArray[np.bool_], bound: float, batch: float
-) -> tuple[Floats, NDArray[np.float32]]:
+    squared_norms: Floats,
+    scales: Floats,
+    finite: NDArray[np.bool_],
+    bound: float,
+    batch: float,
+    factors: Floats,
+    weights: NDArray[np.float32],
+) -> None:
     """Per example its factor ``min(1, bound / norm)``, and this times its scale, over ``batch``."""
-    factors, weights = np.empty(scales.size, np.float64), np.empty(scales.size, np.float32)
     for i in range(scales.size):
         norm = np.sqrt(squared_norms[i])
         factors[i] = 1.0 if norm <= bound else bound / norm
         weights[i] = factors[i] * scales[i] / batch if finite[i] else 0.0
-    return factors, weights
 
 
 class ScoredBatch:
@@ -161,5 +167,5 @@ class ScoredBatch:
         for place, rows, sums in batch.row_sums(everything, weights):
             if place < len(self.space.selectable):
                 ids.append(rows + self.space.offsets[place])
-                norms.append(torch.linalg.vector_norm(sums, dim=1).double().numpy())
+                norms.append(np.linalg.norm(sums.astype(np.float64), axis=1))
         return RowCounts(np.concatenate(ids), np.concatenate(norms))

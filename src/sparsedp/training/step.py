@@ -177,8 +177,8 @@ def _accumulate(
         selected = layout.rows[place]
         lines = touched if selected is None else selected.searchsorted(touched)
         if place in layout.masks:
-            sums = sums * layout.masks[place][1][torch.from_numpy(lines)]
-        add_rows(layout.table_view(flat, place), lines, sums.numpy())
+            sums *= layout.masks[place][1].numpy()[lines]
+        add_rows(layout.table_view(flat, place), lines, sums)
 
 
 def _touched_rows(
@@ -187,5 +187,5 @@ def _touched_rows(
     nothing = torch.empty(0, dtype=torch.int64)
     touched = {table.name: RowGradient(nothing, torch.empty(0, table.dim)) for table in batch.space.tables}
     for place, rows, sums in batch.row_sums(survives, weights):
-        touched[batch.space.tables[place].name] = RowGradient(torch.from_numpy(rows), sums)
+        touched[batch.space.tables[place].name] = RowGradient(torch.from_numpy(rows), torch.from_numpy(sums))
     return touched
