@@ -84,15 +84,17 @@ def test_counts_norms_and_sums(batch: tuple[int, dict[str, Occurrences]], norm: 
         due = sum(min(1.0, norm / np.sqrt(lengths[e])) for r, e in selectable if r == row)
         np.testing.assert_allclose(count, due, rtol=1e-12)
 
-    survives = np.array([row % 3 != 1 for row in touched], dtype=bool)
-    kept = {row for row, keep in zip(touched, survives, strict=True) if keep}
+    kept = {row for row in touched if row % 3 != 1 or row >= SPACE.selectable_size}
+    chosen = np.array(sorted(row for row in kept if row < SPACE.selectable_size), dtype=np.int64)
+    survivors = readings.surviving(chosen)
+    assert readings.order.rows[survivors].tolist() == sorted(kept)
     squares = np.zeros(size)
     for (row, example), gradient in expected.items():
         squares[example] += np.sum(gradient**2) if row in kept else 0.0
-    np.testing.assert_allclose(readings.example_squared_norms(survives), squares, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(readings.example_squared_norms(survivors), squares, rtol=1e-4, atol=1e-6)
 
     weights = torch.arange(1, size + 1, dtype=torch.float32)
-    found = {place: (rows, sums) for place, rows, sums in readings.row_sums(survives, weights)}
+    found = {place: (rows, sums) for place, rows, sums in readings.row_sums(survivors, weights)}
     for place, table in enumerate(SPACE.tables):
         offset = int(SPACE.offsets[place])
         rows, sums = found.get(place, (np.empty(0, np.int64), np.empty((0, table.dim))))

@@ -7,12 +7,13 @@ and the noised gradient in the canary's direction). Every audit errs with probab
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from scipy.stats import norm as normal
 from torch import Tensor, nn
 
@@ -20,11 +21,14 @@ import sparsedp as sdp
 from sparsedp.accounting import analytic_gaussian_epsilon, split_sigma
 from sparsedp.audit import EANA, AuditResult, audit
 from sparsedp.randomness import NoiseSource, Stream
+from sparsedp.rows.readings import Target
 from sparsedp.training import optimizer as optimizer_module
 from sparsedp.training import step as step_module
 from sparsedp.training.batch import LogicalBatch
 from sparsedp.training.step import private_gradient
 
+Ints = NDArray[np.int64]
+Targets = Mapping[int, Target]
 SIGMA, RATIO, THRESHOLD, DELTA, RUNS, ROWS = 1.0, 1.0, 1.0, 0.02, 3000, 30
 
 
@@ -117,17 +121,17 @@ def test_the_step_keeps_its_claim(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_clipping_tables_and_dense_layers_separately_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain_dense, plain_rows = LogicalBatch.accumulate_dense, LogicalBatch.row_sums
+    plain_dense, plain_rows = LogicalBatch.accumulate_dense, LogicalBatch.accumulate_rows
 
     def dense_alone(self: LogicalBatch, name: str, out: Tensor, weights: Tensor) -> None:
         plain_dense(self, name, out, self.clip_weights(self.dense_squared_norms, 1.0, 1.0))
 
-    def rows_alone(self: LogicalBatch, survives: np.ndarray, weights: Tensor):  # type: ignore[no-untyped-def]
-        squares = self.squared_norms(survives) - self.dense_squared_norms
-        return plain_rows(self, survives, self.clip_weights(squares, 1.0, 1.0))
+    def rows_alone(self: LogicalBatch, survivors: Ints, weights: Tensor, targets: Targets) -> None:
+        squares = self.squared_norms(survivors) - self.dense_squared_norms
+        plain_rows(self, survivors, self.clip_weights(squares, 1.0, 1.0), targets)
 
     monkeypatch.setattr(LogicalBatch, "accumulate_dense", dense_alone)
-    monkeypatch.setattr(LogicalBatch, "row_sums", rows_alone)
+    monkeypatch.setattr(LogicalBatch, "accumulate_rows", rows_alone)
     # Every row always on: what is left is the gradient, of norm sqrt(2) instead of 1.
     step = stepper(sdp.FEST({"table": range(ROWS)}))
     result = run_audit(step, lambda s, row, dense, _: row + dense, runs=9000, delta=0.3)

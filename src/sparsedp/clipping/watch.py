@@ -139,7 +139,7 @@ class Call:
     def __init__(self, watch: Watch, kept: Any, wanted: Wanted) -> None:
         self.watch = watch
         self.wanted = wanted
-        if isinstance(kept, Tensor):
+        if isinstance(kept, Tensor) and kept.requires_grad:
             kept = kept.detach()
         self.kept = kept
         self._versions = _versions(kept)

@@ -18,7 +18,11 @@ from sparsedp.mechanisms.noisy_max import report_noisy_max, report_noisy_max_eve
 from sparsedp.mechanisms.permute_and_flip import permute_and_flip, permute_and_flip_event
 from sparsedp.mechanisms.projections import Ball, Box, Domain, Simplex, project_l1_ball, project_linf
 from sparsedp.mechanisms.sparse_vector import numeric_sparse, sparse_vector, sparse_vector_event
-from sparsedp.mechanisms.thresholded_counts import thresholded_counts, thresholded_counts_event
+from sparsedp.mechanisms.thresholded_counts import (
+    draw_survivors,
+    thresholded_counts,
+    thresholded_counts_event,
+)
 from sparsedp.mechanisms.top_k import (
     top_k_gaussian,
     top_k_gaussian_event,
@@ -34,6 +38,7 @@ __all__ = [
     "Domain",
     "Simplex",
     "batch_clip_sensitivity",
+    "draw_survivors",
     "exponential",
     "exponential_event",
     "exponential_top_k",

@@ -30,12 +30,18 @@ def thresholded_counts(
     The standard deviation is ``sigma1 * C1``. FEST's appendix B.2 divides by ``sigma1^2 * C1^2``.
     """
     touched, weights, size = check_histogram(ids, counts, size)
-    std = check_positive("std", std)
-    threshold = check_finite("threshold", threshold)
+    std, threshold = check_positive("std", std), check_finite("threshold", threshold)
+    return draw_survivors(touched, weights, size, std, threshold, stream)
+
+
+def draw_survivors(
+    touched: Ints, counts: Floats, size: int, std: float, threshold: float, stream: Stream
+) -> Ints:
+    """The same for a histogram that is known to be one: the rows of a step."""
     noise = stream.normal(touched.size)
     hits = bernoulli_positions(stream, size, float(ndtr(-threshold / std)))
     found = np.empty(touched.size + hits.size, np.int64)
-    return found[: _survivors(touched, weights, noise, std, threshold, hits, found)]
+    return found[: _survivors(touched, counts, noise, std, threshold, hits, found)]
 
 
 @compiled

@@ -185,5 +185,6 @@ def _count(argument: str, value: int) -> int:
 
 def shape_of(size: Size) -> tuple[int, ...]:
     """A size as a tuple of non-negative integers."""
-    sizes = size if isinstance(size, tuple) else (size,)
-    return tuple(_count("size", each) for each in sizes)
+    if not isinstance(size, tuple):
+        return (_count("size", size),)
+    return tuple(_count("size", each) for each in size)

@@ -34,9 +34,18 @@ def order_by_row(numbers: Ints, examples: Ints, limit: int) -> Order:
 
     Where a row is read more than once its readings must stand in the order of their examples.
     """
-    numbers, position = _sort_with_position(numbers, limit)
-    rows, row_starts, row_pairs, pair_starts, pair_example = found = np.empty((5, numbers.size + 1), np.int64)
-    row_count, pair_count = _find_starts(numbers, position, examples, found)
+    bits = max(int(numbers.size - 1).bit_length(), 1)
+    found = np.empty((5, numbers.size + 1), np.int64)
+    if limit.bit_length() + bits > 63:
+        position = np.argsort(numbers, kind="stable")
+        row_count, pair_count = _find_starts(numbers[position], position, examples, found)
+    else:
+        # Packed into one word with its position, a number is sorted by numpy's vectorised sort.
+        words, position = np.empty_like(numbers), np.empty_like(numbers)
+        _pack(numbers, bits, words)
+        words.sort()
+        row_count, pair_count = _unpack_and_find_starts(words, bits, position, examples, found)
+    rows, row_starts, row_pairs, pair_starts, pair_example = found
     return Order(
         position,
         rows[:row_count],
@@ -47,31 +56,10 @@ def order_by_row(numbers: Ints, examples: Ints, limit: int) -> Order:
     )
 
 
-def _sort_with_position(numbers: Ints, limit: int) -> tuple[Ints, Ints]:
-    """Sorted numbers and where each stood. Packed into one word numpy's vectorised sort does both at once."""
-    bits = max(int(numbers.size - 1).bit_length(), 1)
-    if limit.bit_length() + bits > 63:
-        position = np.argsort(numbers, kind="stable")
-        return numbers[position], position
-    words, position = np.empty_like(numbers), np.empty_like(numbers)
-    _pack(numbers, bits, words)
-    words.sort()
-    _unpack(words, bits, position)
-    return words, position
-
-
 @compiled
 def _pack(numbers: Ints, bits: int, words: Ints) -> None:
     for n in range(numbers.size):
         words[n] = numbers[n] << bits | n
-
-
-@compiled
-def _unpack(words: Ints, bits: int, position: Ints) -> None:
-    """Leaves the numbers in the place of the words."""
-    for n in range(words.size):
-        position[n] = words[n] & (1 << bits) - 1
-        words[n] >>= bits
 
 
 @compiled
@@ -90,3 +78,14 @@ def _find_starts(numbers: Ints, position: Ints, examples: Ints, found: Ints) -> 
             pair += 1
     row_starts[row], row_pairs[row], pair_starts[pair] = numbers.size, pair, numbers.size
     return row, pair
+
+
+@compiled
+def _unpack_and_find_starts(
+    words: Ints, bits: int, position: Ints, examples: Ints, found: Ints
+) -> tuple[int, int]:
+    """The same from packed words, in whose place the numbers are left."""
+    for n in range(words.size):
+        position[n] = words[n] & (1 << bits) - 1
+        words[n] >>= bits
+    return _find_starts(words, position, examples, found)

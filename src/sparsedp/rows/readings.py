@@ -18,9 +18,10 @@ from sparsedp.rows.order import Order, order_by_row
 from sparsedp.rows.segments import (
     add_example_sums,
     add_masked_squares,
+    add_row_sums,
     clipped_counts,
+    find_common,
     pair_squares,
-    row_sums,
 )
 from sparsedp.rows.space import RowSpace
 
@@ -30,7 +31,10 @@ Flags = NDArray[np.bool_]
 Lines = tuple[int, NDArray[Any], int, int, Ints, NDArray[Any]]
 """A table's gradients as the loops of ``segments`` take them: base, grads, stride, dim, sources, scales."""
 
-_NO_SOURCES = np.empty(0, dtype=np.int64)
+Target = tuple[Ints | None, NDArray[Any]]
+"""Rows of a table (ascending; None: all) and where to add the gradient of each, a line a row."""
+
+_NOTHING = np.empty(0, dtype=np.int64)
 _NO_SCALES = np.empty(0, dtype=np.float32)
 _ALL = np.empty(0, dtype=np.bool_)
 
@@ -46,6 +50,7 @@ class Readings:
     def __init__(self, space: RowSpace, occurrences: Mapping[str, Occurrences], batch_size: int) -> None:
         self.space = space
         self.batch_size = batch_size
+        self._offsets: list[int] = space.offsets.tolist()
         found = [occurrences.get(table.name) for table in space.tables]
         starts = list(accumulate((0 if each is None else len(each) for each in found), initial=0))
         numbers, self._examples = np.empty(starts[-1], dtype=np.int64), np.empty(starts[-1], dtype=np.int64)
@@ -53,10 +58,10 @@ class Readings:
         for place, each in enumerate(found):
             if each is not None and len(each):
                 own = slice(starts[place], starts[place + 1])
-                np.add(each.ids.numpy(), space.offsets[place], out=numbers[own])
+                np.add(each.ids.numpy(), self._offsets[place], out=numbers[own])
                 self._examples[own] = each.examples.numpy()
                 self._lines[place] = _lines(each, starts[place])
-        self.order: Order = order_by_row(numbers, self._examples, int(space.offsets[-1]))
+        self.order: Order = order_by_row(numbers, self._examples, self._offsets[-1])
         self._table_rows: list[int] = self.order.rows.searchsorted(space.offsets).tolist()
 
     @property
@@ -87,10 +92,19 @@ class Readings:
         clipped_counts(counts, counted, order.row_pairs, order.pair_example, finite, norm)
         return RowCounts(rows, counts) if domain is None else RowCounts(rows[counted], counts[counted])
 
-    def example_squared_norms(self, row_survives: Flags) -> Floats:
-        """Per example, the squared norm of its gradient over the surviving rows (one flag per touched row)."""
+    def surviving(self, selected: Ints) -> Ints:
+        """Those touched rows that are ``selected`` (sorted joint numbers) or always on, as places in the order."""
+        survivors, rows = np.empty(self.touched, np.int64), self.order.rows
+        choosable = self._table_rows[len(self.space.selectable)]
+        count = find_common(rows[:choosable], selected, survivors)
+        end = count + rows.size - choosable
+        survivors[count:end] = np.arange(choosable, rows.size)
+        return survivors[:end]
+
+    def example_squared_norms(self, survivors: Ints) -> Floats:
+        """Per example, the squared norm of its gradient over the surviving rows."""
         sums, order = np.zeros(self.batch_size), self.order
-        add_example_sums(sums, self.pair_squared_norms, row_survives, order.row_pairs, order.pair_example)
+        add_example_sums(sums, self.pair_squared_norms, survivors, order.row_pairs, order.pair_example)
         return sums
 
     def masked_squared_norms(self, place: int, rows: Ints, mask: Tensor) -> Floats:
@@ -101,7 +115,7 @@ class Readings:
         squares, order = np.zeros(self.batch_size), self.order
         if place in self._lines:
             first, end = self._table_rows[place], self._table_rows[place + 1]
-            lines = places(rows, order.rows[first:end] - self.space.offsets[place])
+            lines = places(rows, order.rows[first:end] - self._offsets[place])
             add_masked_squares(
                 squares,
                 lines,
@@ -114,28 +128,40 @@ class Readings:
             )
         return squares
 
-    def surviving(self, selected: Ints) -> Flags:
-        """For each touched row: is it among the ``selected`` (sorted joint numbers), or always on?"""
-        survives = np.ones(self.touched, dtype=np.bool_)
-        choosable = self._table_rows[len(self.space.selectable)]
-        survives[:choosable] = contains(selected, self.order.rows[:choosable])
-        return survives
+    def add_row_sums(self, survivors: Ints, weights: Tensor, targets: Mapping[int, Target]) -> None:
+        """Add ``sum_i weights[i] * G_i[row]`` of each surviving row to its line of its table's target."""
+        order, weight = self.order, weights.numpy()
+        bounds = survivors.searchsorted(self._table_rows).tolist()
+        for place, lines in self._lines.items():
+            own = survivors[bounds[place] : bounds[place + 1]]
+            if own.size:
+                selected, out = targets[place]
+                add_row_sums(
+                    out,
+                    _NOTHING if selected is None else selected,
+                    self._offsets[place],
+                    own,
+                    order.rows,
+                    order.row_starts,
+                    order.position,
+                    self._examples,
+                    weight,
+                    *lines,
+                )
 
-    def row_sums(self, row_survives: Flags, weights: Tensor) -> Iterator[tuple[int, Ints, NDArray[Any]]]:
+    def row_sums(self, survivors: Ints, weights: Tensor) -> Iterator[tuple[int, Ints, NDArray[Any]]]:
         """For each table: its number, its surviving touched rows and ``sum_i weights[i] * G_i[row]`` of each.
 
         Tables of which no touched row survives are left out.
         """
-        order, weight = self.order, weights.numpy()
-        kept = row_survives.nonzero()[0]
-        bounds = kept.searchsorted(self._table_rows).tolist()
-        for place, lines in self._lines.items():
-            rows = kept[bounds[place] : bounds[place + 1]]
-            if rows.size:
-                _, grads, _, dim, _, _ = lines
-                sums = np.empty((rows.size, dim), dtype=grads.dtype)
-                row_sums(sums, rows, order.row_starts, order.position, self._examples, weight, *lines)
-                yield place, order.rows[rows] - self.space.offsets[place], sums
+        bounds = survivors.searchsorted(self._table_rows).tolist()
+        for place, (_, grads, _, dim, _, _) in self._lines.items():
+            own = survivors[bounds[place] : bounds[place + 1]]
+            if own.size:
+                rows = self.order.rows[own] - self._offsets[place]
+                sums = np.zeros((own.size, dim), dtype=grads.dtype)
+                self.add_row_sums(own, weights, {place: (rows, sums)})
+                yield place, rows, sums
 
 
 def _lines(each: Occurrences, base: int) -> Lines:
@@ -147,6 +173,6 @@ def _lines(each: Occurrences, base: int) -> Lines:
         grads = grads.contiguous()
     stride = grads.stride(0)
     flat = grads.as_strided(((count - 1) * stride + dim,), (1,)).numpy()
-    sources = _NO_SOURCES if each.sources is None else each.sources.numpy()
+    sources = _NOTHING if each.sources is None else each.sources.numpy()
     scales = _NO_SCALES if each.scales is None else each.scales.float().numpy()
     return base, flat, stride, dim, sources, scales

@@ -66,8 +66,11 @@ def pair_squares(
 
 
 @compiled
-def row_sums(
+def add_row_sums(
     out: Grads,
+    selected: Ints,
+    offset: int,
+    survivors: Ints,
     rows: Ints,
     row_starts: Ints,
     position: Ints,
@@ -80,33 +83,34 @@ def row_sums(
     sources: Ints,
     scales: Grads,
 ) -> None:
-    """For each of the ``rows`` (places in the order) the sum of its readings' gradients, each times its example's weight.
+    """Add to each surviving row's line the sum of its readings' gradients, each times its example's weight.
 
-    What has no weight does not enter, whatever its gradient is.
+    ``survivors`` are places among the order's ``rows``. Line n of ``out`` belongs to row ``selected[n]`` of the
+    table (ascending), or to row n where nothing is selected. What has no weight does not enter, whatever its
+    gradient is.
     """
     total = np.empty(dim, np.float64)
-    for n in range(rows.size):
+    line = 0
+    for survivor in survivors:
         total[:] = 0.0
-        for at in range(row_starts[rows[n]], row_starts[rows[n] + 1]):
+        for at in range(row_starts[survivor], row_starts[survivor + 1]):
             weight = np.float64(weights[examples[position[at]]])
             if weight == 0.0:
                 continue
             reading = position[at] - base
             if scales.size:
                 weight *= scales[reading]
-            line = _line(reading, grads, stride, dim, sources)
-            for c in range(line.size):
-                total[c] += weight * line[c]
+            gradient = _line(reading, grads, stride, dim, sources)
+            for c in range(gradient.size):
+                total[c] += weight * gradient[c]
+        row = rows[survivor] - offset
+        if selected.size:
+            while selected[line] < row:
+                line += 1
+        else:
+            line = row
         for c in range(total.size):
-            out[n, c] = total[c]
-
-
-@compiled
-def add_rows(out: Grads, lines: Ints, values: Grads) -> None:
-    """``out[lines[n]] += values[n]``."""
-    for n in range(lines.size):
-        for c in range(values.shape[1]):
-            out[lines[n], c] += values[n, c]
+            out[line, c] += total[c]
 
 
 @compiled_sums
@@ -147,13 +151,26 @@ def add_masked_squares(
 
 @compiled
 def add_example_sums(
-    out: Floats, squares: Floats, row_survives: Flags, row_pairs: Ints, pair_example: Ints
+    out: Floats, squares: Floats, survivors: Ints, row_pairs: Ints, pair_example: Ints
 ) -> None:
-    """Add to each example the sum of its pairs' squares over the surviving rows."""
-    for row in range(row_survives.size):
-        if row_survives[row]:
-            for pair in range(row_pairs[row], row_pairs[row + 1]):
-                out[pair_example[pair]] += squares[pair]
+    """Add to each example the sum of its pairs' squares over the surviving rows (places in the order)."""
+    for row in survivors:
+        for pair in range(row_pairs[row], row_pairs[row + 1]):
+            out[pair_example[pair]] += squares[pair]
+
+
+@compiled
+def find_common(rows: Ints, selected: Ints, found: Ints) -> int:
+    """Which places of ``rows`` hold one of the ``selected``, both ascending; how many there are."""
+    count = place = 0
+    for row in selected:
+        place += np.searchsorted(rows[place:], row)
+        if place == rows.size:
+            break
+        if rows[place] == row:
+            found[count] = place
+            count += 1
+    return count
 
 
 @compiled

@@ -11,7 +11,7 @@ from scipy.stats import norm as normal
 
 from sparsedp.accounting import split_sigma
 from sparsedp.accounting.events import DpEvent
-from sparsedp.mechanisms import thresholded_counts
+from sparsedp.mechanisms import draw_survivors
 from sparsedp.randomness import Stream
 from sparsedp.rows import RowSpace, TableShape, divide
 from sparsedp.selection.base import Batch, CountRows, Ints, Rule, Selected, Selection, check_always_on
@@ -122,7 +122,5 @@ class ContributionMap(Rule):
             size = self.space.selectable_size
         if not size:
             return Selected(np.empty(0, dtype=np.int64))
-        survivors = thresholded_counts(
-            counts.ids, counts.counts, size, std=self.map_std, threshold=self.threshold, stream=stream
-        )
+        survivors = draw_survivors(counts.ids, counts.counts, size, self.map_std, self.threshold, stream)
         return Selected(survivors if self.domain is None else self.domain[survivors])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -14,11 +14,13 @@ from torch import Tensor
 from sparsedp.clipping import Captured
 from sparsedp.compiled import compiled
 from sparsedp.rows import Occurrences, Readings, RowCounts, RowSpace
+from sparsedp.rows.readings import Target
 from sparsedp.selection import Rule, Selected
 
 CLIP_SLACK = 1.0 - 2.0**-10
 """Clip a little below the bound, so that float32 rounding of a norm never passes it."""
 
+Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 _NOTHING: Floats = np.empty(0)
 
@@ -68,8 +70,7 @@ class LogicalBatch:
         # A sum of squares is finite only if all of them are: the common case costs one addition.
         if np.isfinite(self.dense_squared_norms.sum() + self._readings.pair_squared_norms.sum()):
             return
-        everything = np.ones(self.touched, dtype=np.bool_)
-        squares = self.dense_squared_norms + self._readings.example_squared_norms(everything)
+        squares = self.dense_squared_norms + self._readings.example_squared_norms(self.touched)
         self.finite = np.isfinite(squares)
         self.dense_squared_norms[~self.finite] = 0.0
         finite = torch.from_numpy(self.finite)
@@ -81,12 +82,12 @@ class LogicalBatch:
         return self._readings.contributions(norm, self.finite, domain)
 
     @property
-    def touched(self) -> int:
-        """How many rows the batch reads."""
-        return self._readings.touched
+    def touched(self) -> Ints:
+        """All rows that the batch reads, numbered in their order."""
+        return np.arange(self._readings.touched)
 
-    def surviving(self, selected: Selected) -> NDArray[np.bool_]:
-        """For each touched row: is it selected, or in a table that is always on?"""
+    def surviving(self, selected: Selected) -> Ints:
+        """Those of the touched rows that are selected, or in a table that is always on."""
         return self._readings.surviving(selected.rows)
 
     def clip_weights(self, squared_norms: Floats, clip: float, batch: float) -> Tensor:
@@ -96,28 +97,30 @@ class LogicalBatch:
         _clip(squared_norms, self.scales, self.finite, bound, batch, self.clip_factors, weights.numpy())
         return weights
 
-    def squared_norms(self, survives: NDArray[np.bool_]) -> Floats:
+    def squared_norms(self, survivors: Ints) -> Floats:
         """Per example, over the dense parameters and the surviving rows: one joint norm."""
-        squares = self._readings.example_squared_norms(survives)
+        squares = self._readings.example_squared_norms(survivors)
         squares *= self._squared_scales
         squares += self.dense_squared_norms
         return squares
 
     def masked_squared_norms(
-        self, survives: NDArray[np.bool_], masks: dict[int, tuple[NDArray[np.int64], Tensor]]
+        self, survivors: Ints, masks: dict[int, tuple[NDArray[np.int64], Tensor]]
     ) -> Floats:
         """The same where only single coordinates of the selectable tables survive (per table: rows, mask)."""
-        always_on = survives & (self._readings.order.rows >= self.space.selectable_size)
+        always_on = survivors[self._readings.order.rows[survivors] >= self.space.selectable_size]
         tables = self._readings.example_squared_norms(always_on)
         for place, (rows, mask) in masks.items():
             tables = tables + self._readings.masked_squared_norms(place, rows, mask)
         return self.dense_squared_norms + self._squared_scales * tables
 
-    def row_sums(
-        self, survives: NDArray[np.bool_], weights: Tensor
-    ) -> Iterator[tuple[int, NDArray[np.int64], NDArray[Any]]]:
+    def row_sums(self, survivors: Ints, weights: Tensor) -> Iterator[tuple[int, Ints, NDArray[Any]]]:
         """For each table: its number, its surviving touched rows and their weighted sums."""
-        return self._readings.row_sums(survives, weights)
+        return self._readings.row_sums(survivors, weights)
+
+    def accumulate_rows(self, survivors: Ints, weights: Tensor, targets: Mapping[int, Target]) -> None:
+        """Add the surviving rows' weighted sums to the tables' targets."""
+        self._readings.add_row_sums(survivors, weights, targets)
 
     def accumulate_dense(self, name: str, out: Tensor, weights: Tensor) -> None:
         """``out += sum_i weights[i] * G_i`` for the dense parameter ``name``."""
@@ -161,7 +164,7 @@ class ScoredBatch:
     def scores(self) -> RowCounts:
         """Row norms of the mean gradient, each example clipped jointly over *all* it touches."""
         batch, rule = self._batch, self._rule
-        everything = np.ones(batch.touched, dtype=np.bool_)
+        everything = batch.touched
         weights = batch.clip_weights(batch.squared_norms(everything), rule.clip, rule.batch)
         ids, norms = [np.empty(0, dtype=np.int64)], [np.empty(0)]
         for place, rows, sums in batch.row_sums(everything, weights):

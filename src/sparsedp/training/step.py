@@ -14,7 +14,6 @@ from torch import Tensor
 from sparsedp.randomness import NoiseSource, grid_of
 from sparsedp.randomness.torch_normals import normals, round_to_grid_
 from sparsedp.rows import RowGradient, RowSpace
-from sparsedp.rows.segments import add_rows
 from sparsedp.selection import Rule, Selected
 from sparsedp.training.batch import LogicalBatch, ScoredBatch
 
@@ -51,22 +50,22 @@ def private_gradient(
     """
     selected = rule.select(ScoredBatch(batch, rule), source.selection)
     layout = Layout(rule.space, selected, dense, noised_tables=not rows_owe)
-    survives = batch.surviving(selected)
-    weights = batch.clip_weights(_squared_norms(batch, survives, layout), rule.clip, rule.batch)
+    survivors = batch.surviving(selected)
+    weights = batch.clip_weights(_squared_norms(batch, survivors, layout), rule.clip, rule.batch)
     std = rule.noise_multiplier * rule.sensitivity / rule.batch
     if rule.batch_clip is None:
         flat = _noise(layout, std, source)  # sums are added onto the noise: one pass less
-        _accumulate(batch, survives, weights, layout, flat)
+        _accumulate(batch, survivors, weights, layout, flat)
     else:
         flat = torch.zeros(layout.size)
-        _accumulate(batch, survives, weights, layout, flat)
+        _accumulate(batch, survivors, weights, layout, flat)
         flat.mul_(min(1.0, rule.batch_clip / max(float(torch.linalg.vector_norm(flat)), 1e-30)))
         flat.add_(_noise(layout, std, source))
     if std > 0:
         round_to_grid_(flat, grid_of(std))
     gradient = layout.gradient(flat)
     if rows_owe:
-        gradient.tables.update(_touched_rows(batch, survives, weights))
+        gradient.tables.update(_touched_rows(batch, survivors, weights))
     return gradient
 
 
@@ -148,10 +147,10 @@ def _coordinate_masks(
     return masks
 
 
-def _squared_norms(batch: LogicalBatch, survives: NDArray[np.bool_], layout: Layout) -> NDArray[np.float64]:
+def _squared_norms(batch: LogicalBatch, survivors: NDArray[np.int64], layout: Layout) -> NDArray[np.float64]:
     if layout.masks:
-        return batch.masked_squared_norms(survives, layout.masks)
-    return batch.squared_norms(survives)
+        return batch.masked_squared_norms(survivors, layout.masks)
+    return batch.squared_norms(survivors)
 
 
 def _noise(layout: Layout, std: float, source: NoiseSource) -> Tensor:
@@ -166,26 +165,24 @@ def _noise(layout: Layout, std: float, source: NoiseSource) -> Tensor:
 
 
 def _accumulate(
-    batch: LogicalBatch, survives: NDArray[np.bool_], weights: Tensor, layout: Layout, flat: Tensor
+    batch: LogicalBatch, survivors: NDArray[np.int64], weights: Tensor, layout: Layout, flat: Tensor
 ) -> None:
     """Add the weighted sums of the examples' gradients to the buffer."""
     for name, out in layout.dense_views(flat).items():
         batch.accumulate_dense(name, out, weights)
     if not layout.noised:
         return
-    for place, touched, sums in batch.row_sums(survives, weights):
-        selected = layout.rows[place]
-        lines = touched if selected is None else selected.searchsorted(touched)
-        if place in layout.masks:
-            sums *= layout.masks[place][1].numpy()[lines]
-        add_rows(layout.table_view(flat, place), lines, sums)
+    targets = {place: (rows, layout.table_view(flat, place)) for place, rows in layout.noised}
+    batch.accumulate_rows(survivors, weights, targets)
+    for place, (_, mask) in layout.masks.items():
+        targets[place][1][...] *= mask.numpy()
 
 
 def _touched_rows(
-    batch: LogicalBatch, survives: NDArray[np.bool_], weights: Tensor
+    batch: LogicalBatch, survivors: NDArray[np.int64], weights: Tensor
 ) -> dict[str, RowGradient]:
     nothing = torch.empty(0, dtype=torch.int64)
     touched = {table.name: RowGradient(nothing, torch.empty(0, table.dim)) for table in batch.space.tables}
-    for place, rows, sums in batch.row_sums(survives, weights):
+    for place, rows, sums in batch.row_sums(survivors, weights):
         touched[batch.space.tables[place].name] = RowGradient(torch.from_numpy(rows), torch.from_numpy(sums))
     return touched
