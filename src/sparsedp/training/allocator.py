@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-import numpy as np
+import ctypes
+import os
+import platform
 
-LESSON = 31 << 20
-"""Bytes. glibc learns from blocks of up to 32 MB."""
+KEPT = 256 << 20
+"""How many freed bytes malloc may keep."""
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_LARGEST_MMAP_THRESHOLD = 32 << 20
+_CHOICES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
 
 
 def keep_freed_memory() -> None:
-    """Let malloc keep the pages that a step frees for the next step, up to 62 MB of them.
+    """Let glibc's malloc keep the pages that a step frees for the next step.
 
     A private step holds inputs and output gradients of all layers until its end and then frees them at once.
-    glibc hands the top of its heap back to the kernel and gets it again page by page: 6,000 page faults, a
-    tenth of the step, with four layers of 598 and a batch of 2048. It does so no longer for less than twice the
-    largest block that it mapped apart and saw freed (mallopt(3), M_MMAP_THRESHOLD), so it is shown one. Nothing
-    is written there: it takes no memory, and other allocators let it pass.
+    malloc would hand the top of its heap back to the kernel and get it again page by page: 6,000 page faults,
+    a tenth of the step, with four layers of 598 and a batch of 2048. Who has set malloc's thresholds in the
+    environment keeps them; other C libraries are left alone.
     """
-    np.empty(LESSON, dtype=np.uint8)
+    if platform.libc_ver()[0] != "glibc" or any(name in os.environ for name in _CHOICES):
+        return
+    mallopt = ctypes.CDLL(None).mallopt
+    mallopt(_M_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD)
+    mallopt(_M_TRIM_THRESHOLD, KEPT)
