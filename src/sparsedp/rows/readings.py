@@ -169,7 +169,7 @@ def _lines(each: Occurrences, base: int) -> Lines:
     if grads.dtype not in (torch.float32, torch.float64):
         grads = grads.float()
     count, dim = grads.shape
-    if grads.stride(1) != 1:
+    if grads.stride(1) != 1 or grads.stride(0) < dim:
         grads = grads.contiguous()
     stride = grads.stride(0)
     flat = grads.as_strided(((count - 1) * stride + dim,), (1,)).numpy()

@@ -41,15 +41,19 @@ def pair_squares(
     scales: Grads,
 ) -> None:
     """The squared norm of each pair's gradient, the sum over its readings."""
+    # Nearly every pair is one reading: the lines are squared as they lie in memory, not in the order of rows.
+    squares = np.empty((grads.size - dim) // max(stride, 1) + 1, np.float64)
+    for n in range(squares.size):
+        line, square = grads[n * stride : n * stride + dim], 0.0
+        for c in range(line.size):
+            square += np.float64(line[c]) * np.float64(line[c])
+        squares[n] = square
     total = np.empty(dim, np.float64)
     for pair in range(out.size):
         first, end = pair_starts[pair], pair_starts[pair + 1]
-        square = 0.0
         if end == first + 1:
             reading = position[first] - base
-            line = _line(reading, grads, stride, dim, sources)
-            for c in range(line.size):
-                square += np.float64(line[c]) * np.float64(line[c])
+            square = squares[sources[reading] if sources.size else reading]
             if scales.size:
                 square *= np.float64(scales[reading]) * np.float64(scales[reading])
         else:
@@ -60,6 +64,7 @@ def pair_squares(
                 scale = np.float64(scales[reading]) if scales.size else 1.0
                 for c in range(line.size):
                     total[c] += scale * line[c]
+            square = 0.0
             for c in range(total.size):
                 square += total[c] * total[c]
         out[pair] = square
