@@ -93,7 +93,7 @@ def test_counts_norms_and_sums(batch: tuple[int, dict[str, Occurrences]], norm: 
         squares[example] += np.sum(gradient**2) if row in kept else 0.0
     np.testing.assert_allclose(readings.example_squared_norms(survivors), squares, rtol=1e-4, atol=1e-6)
 
-    weights = torch.arange(1, size + 1, dtype=torch.float32)
+    weights = np.arange(1, size + 1, dtype=np.float32)
     found = {place: (rows, sums) for place, rows, sums in readings.row_sums(survivors, weights)}
     for place, table in enumerate(SPACE.tables):
         offset = int(SPACE.offsets[place])

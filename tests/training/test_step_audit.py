@@ -24,7 +24,7 @@ from sparsedp.randomness import NoiseSource, Stream
 from sparsedp.rows.readings import Target
 from sparsedp.training import optimizer as optimizer_module
 from sparsedp.training import step as step_module
-from sparsedp.training.batch import LogicalBatch
+from sparsedp.training.batch import LogicalBatch, Weights
 from sparsedp.training.step import private_gradient
 
 Ints = NDArray[np.int64]
@@ -123,10 +123,10 @@ def test_the_step_keeps_its_claim(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_clipping_tables_and_dense_layers_separately_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     plain_dense, plain_rows = LogicalBatch.accumulate_dense, LogicalBatch.accumulate_rows
 
-    def dense_alone(self: LogicalBatch, name: str, out: Tensor, weights: Tensor) -> None:
+    def dense_alone(self: LogicalBatch, name: str, out: Tensor, weights: Weights) -> None:
         plain_dense(self, name, out, self.clip_weights(self.dense_squared_norms, 1.0, 1.0))
 
-    def rows_alone(self: LogicalBatch, survivors: Ints, weights: Tensor, targets: Targets) -> None:
+    def rows_alone(self: LogicalBatch, survivors: Ints, weights: Weights, targets: Targets) -> None:
         squares = self.squared_norms(survivors) - self.dense_squared_norms
         plain_rows(self, survivors, self.clip_weights(squares, 1.0, 1.0), targets)
 

@@ -1,4 +1,4 @@
-"""Standard normals in torch tensors."""
+"""Normals in bulk, as many threads drawing them as torch has."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from sparsedp.randomness.stream import Stream
 _CHUNK = 1 << 16
 
 
-def normals(count: int, std: float, stream: Stream) -> Tensor:
-    """New normals of standard deviation ``std`` in float32: those that ``normal_`` would draw, times ``std``."""
+def normals(count: int, std: float, stream: Stream) -> NDArray[np.float32]:
+    """New normals of standard deviation ``std``: those that ``normal_`` would draw, times ``std``."""
     values = np.empty(count, dtype=np.float32)
     fill_normals(values, stream.keystream, torch.get_num_threads(), std)
-    return torch.from_numpy(values)
+    return values
 
 
 def normal_(out: Tensor, stream: Stream) -> Tensor:
@@ -44,13 +44,12 @@ def normal_(out: Tensor, stream: Stream) -> Tensor:
     return out
 
 
-def round_to_grid_(values: Tensor, grid: float) -> Tensor:
-    """Round to the nearest multiples of ``grid``, a power of two, in place (exact in floating point)."""
+def round_to_grid_(values: NDArray[Any], grid: float) -> NDArray[Any]:
+    """Round a vector to the nearest multiples of ``grid``, a power of two, in place (exact in floating point)."""
     if not (grid > 0.0 and math.frexp(grid)[0] == 0.5):
         raise ValueError(f"grid: must be a power of two, got {grid}")
-    array = values.detach().view(-1).numpy()
     # A float of the array's own kind: float32 is then rounded in float32.
-    _round(array, array.dtype.type(1.0 / grid), array.dtype.type(grid))
+    _round(values, values.dtype.type(1.0 / grid), values.dtype.type(grid))
     return values
 
 

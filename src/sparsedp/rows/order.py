@@ -45,14 +45,13 @@ def order_by_row(numbers: Ints, examples: Ints, limit: int) -> Order:
         _pack(numbers, bits, words)
         words.sort()
         row_count, pair_count = _unpack_and_find_starts(words, bits, position, examples, found)
-    rows, row_starts, row_pairs, pair_starts, pair_example = found
     return Order(
         position,
-        rows[:row_count],
-        row_starts[: row_count + 1],
-        row_pairs[: row_count + 1],
-        pair_starts[: pair_count + 1],
-        pair_example[:pair_count],
+        rows=found[0, :row_count],
+        row_starts=found[1, : row_count + 1],
+        row_pairs=found[2, : row_count + 1],
+        pair_starts=found[3, : pair_count + 1],
+        pair_example=found[4, :pair_count],
     )
 
 

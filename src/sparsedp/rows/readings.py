@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from sparsedp.rows.counts import RowCounts, contains, places
 from sparsedp.rows.occurrences import Occurrences
@@ -62,7 +61,9 @@ class Readings:
                 self._examples[own] = each.examples.numpy()
                 self._lines[place] = _lines(each, starts[place])
         self.order: Order = order_by_row(numbers, self._examples, self._offsets[-1])
-        self._table_rows: list[int] = self.order.rows.searchsorted(space.offsets).tolist()
+        self._table_rows: Ints = self.order.rows.searchsorted(space.offsets)
+
+        self._choosable = int(self._table_rows[len(space.selectable)])
 
     @property
     def touched(self) -> int:
@@ -87,7 +88,7 @@ class Readings:
         contribute nothing.
         """
         order = self.order
-        rows = order.rows[: self._table_rows[len(self.space.selectable)]]
+        rows = order.rows[: self._choosable]
         counts, counted = np.empty(rows.size), _ALL if domain is None else contains(domain, rows)
         clipped_counts(counts, counted, order.row_pairs, order.pair_example, finite, norm)
         return RowCounts(rows, counts) if domain is None else RowCounts(rows[counted], counts[counted])
@@ -95,10 +96,9 @@ class Readings:
     def surviving(self, selected: Ints) -> Ints:
         """Those touched rows that are ``selected`` (sorted joint numbers) or always on, as places in the order."""
         survivors, rows = np.empty(self.touched, np.int64), self.order.rows
-        choosable = self._table_rows[len(self.space.selectable)]
-        count = find_common(rows[:choosable], selected, survivors)
-        end = count + rows.size - choosable
-        survivors[count:end] = np.arange(choosable, rows.size)
+        count = find_common(rows[: self._choosable], selected, survivors)
+        end = count + rows.size - self._choosable
+        survivors[count:end] = np.arange(self._choosable, rows.size)
         return survivors[:end]
 
     def example_squared_norms(self, survivors: Ints) -> Floats:
@@ -107,7 +107,7 @@ class Readings:
         add_example_sums(sums, self.pair_squared_norms, survivors, order.row_pairs, order.pair_example)
         return sums
 
-    def masked_squared_norms(self, place: int, rows: Ints, mask: Tensor) -> Floats:
+    def masked_squared_norms(self, place: int, rows: Ints, mask: NDArray[Any]) -> Floats:
         """Per example, its squared norm over single coordinates of table number ``place``.
 
         ``mask[n]`` flags the coordinates of the table's row ``rows[n]`` (sorted) that count.
@@ -119,7 +119,7 @@ class Readings:
             add_masked_squares(
                 squares,
                 lines,
-                mask.numpy(),
+                mask,
                 order.row_pairs[first : end + 1],
                 order.pair_starts,
                 order.pair_example,
@@ -128,9 +128,9 @@ class Readings:
             )
         return squares
 
-    def add_row_sums(self, survivors: Ints, weights: Tensor, targets: Mapping[int, Target]) -> None:
+    def add_row_sums(self, survivors: Ints, weights: NDArray[Any], targets: Mapping[int, Target]) -> None:
         """Add ``sum_i weights[i] * G_i[row]`` of each surviving row to its line of its table's target."""
-        order, weight = self.order, weights.numpy()
+        order = self.order
         bounds = survivors.searchsorted(self._table_rows).tolist()
         for place, lines in self._lines.items():
             own = survivors[bounds[place] : bounds[place + 1]]
@@ -145,11 +145,11 @@ class Readings:
                     order.row_starts,
                     order.position,
                     self._examples,
-                    weight,
+                    weights,
                     *lines,
                 )
 
-    def row_sums(self, survivors: Ints, weights: Tensor) -> Iterator[tuple[int, Ints, NDArray[Any]]]:
+    def row_sums(self, survivors: Ints, weights: NDArray[Any]) -> Iterator[tuple[int, Ints, NDArray[Any]]]:
         """For each table: its number, its surviving touched rows and ``sum_i weights[i] * G_i[row]`` of each.
 
         Tables of which no touched row survives are left out.

@@ -45,6 +45,11 @@ class RowSpace:
         return np.cumsum([0] + [table.rows for table in self.tables], dtype=np.int64)
 
     @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The tables' names in the order of their numbers."""
+        return tuple(table.name for table in self.tables)
+
+    @cached_property
     def index(self) -> dict[str, int]:
         """A table's place in ``tables``, by name."""
         return {table.name: place for place, table in enumerate(self.tables)}

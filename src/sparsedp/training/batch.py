@@ -22,6 +22,7 @@ CLIP_SLACK = 1.0 - 2.0**-10
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Weights = NDArray[np.float32]
 _NOTHING: Floats = np.empty(0)
 
 
@@ -37,14 +38,15 @@ class LogicalBatch:
         self.sizes = [each.batch_size for each in passes]
         self.size = sum(self.sizes)
         self.scales = np.array([each.scale for each in passes]).repeat(np.array(self.sizes, dtype=np.int64))
-        self._squared_scales = self.scales**2
         self.clip_factors = _NOTHING
         """What the examples' gradients were last multiplied with, loss scale apart."""
         self._passes = list(passes)
         self._readings = Readings(space, self._occurrences(), self.size)
         self._discard_non_finite()
 
-    def _occurrences(self) -> dict[str, Occurrences]:
+    def _occurrences(self) -> Mapping[str, Occurrences]:
+        if len(self._passes) == 1:
+            return self._passes[0].tables
         found: dict[str, list[Occurrences]] = {}
         base = 0
         for each in self._passes:
@@ -62,7 +64,8 @@ class LogicalBatch:
             for gradient in each.dense.values():
                 squares[base : base + each.batch_size] += gradient.squared_norms().numpy()
             base += each.batch_size
-        squares *= self._squared_scales
+        squares *= self.scales
+        squares *= self.scales
         return squares
 
     def _discard_non_finite(self) -> None:
@@ -90,45 +93,44 @@ class LogicalBatch:
         """Those of the touched rows that are selected, or in a table that is always on."""
         return self._readings.surviving(selected.rows)
 
-    def clip_weights(self, squared_norms: Floats, clip: float, batch: float) -> Tensor:
+    def clip_weights(self, squared_norms: Floats, clip: float, batch: float) -> Weights:
         """What each recorded gradient is multiplied with: clipped to ``clip``, divided by ``batch``."""
-        self.clip_factors, weights = np.empty(self.size), torch.empty(self.size)
+        self.clip_factors, weights = np.empty(self.size), np.empty(self.size, dtype=np.float32)
         bound = clip * CLIP_SLACK
-        _clip(squared_norms, self.scales, self.finite, bound, batch, self.clip_factors, weights.numpy())
+        _clip(squared_norms, self.scales, self.finite, bound, batch, self.clip_factors, weights)
         return weights
 
     def squared_norms(self, survivors: Ints) -> Floats:
         """Per example, over the dense parameters and the surviving rows: one joint norm."""
         squares = self._readings.example_squared_norms(survivors)
-        squares *= self._squared_scales
+        squares *= self.scales
+        squares *= self.scales
         squares += self.dense_squared_norms
         return squares
 
-    def masked_squared_norms(
-        self, survivors: Ints, masks: dict[int, tuple[NDArray[np.int64], Tensor]]
-    ) -> Floats:
+    def masked_squared_norms(self, survivors: Ints, masks: dict[int, tuple[Ints, Weights]]) -> Floats:
         """The same where only single coordinates of the selectable tables survive (per table: rows, mask)."""
         always_on = survivors[self._readings.order.rows[survivors] >= self.space.selectable_size]
         tables = self._readings.example_squared_norms(always_on)
         for place, (rows, mask) in masks.items():
             tables = tables + self._readings.masked_squared_norms(place, rows, mask)
-        return self.dense_squared_norms + self._squared_scales * tables
+        return self.dense_squared_norms + self.scales**2 * tables
 
-    def row_sums(self, survivors: Ints, weights: Tensor) -> Iterator[tuple[int, Ints, NDArray[Any]]]:
+    def row_sums(self, survivors: Ints, weights: Weights) -> Iterator[tuple[int, Ints, NDArray[Any]]]:
         """For each table: its number, its surviving touched rows and their weighted sums."""
         return self._readings.row_sums(survivors, weights)
 
-    def accumulate_rows(self, survivors: Ints, weights: Tensor, targets: Mapping[int, Target]) -> None:
+    def accumulate_rows(self, survivors: Ints, weights: Weights, targets: Mapping[int, Target]) -> None:
         """Add the surviving rows' weighted sums to the tables' targets."""
         self._readings.add_row_sums(survivors, weights, targets)
 
-    def accumulate_dense(self, name: str, out: Tensor, weights: Tensor) -> None:
+    def accumulate_dense(self, name: str, out: Tensor, weights: Weights) -> None:
         """``out += sum_i weights[i] * G_i`` for the dense parameter ``name``."""
         base = 0
         for each in self._passes:
             gradient = each.dense.get(name)
             if gradient is not None:
-                gradient.accumulate(out, weights[base : base + each.batch_size])
+                gradient.accumulate(out, torch.from_numpy(weights[base : base + each.batch_size]))
             base += each.batch_size
 
 
@@ -140,7 +142,7 @@ def _clip(
     bound: float,
     batch: float,
     factors: Floats,
-    weights: NDArray[np.float32],
+    weights: Weights,
 ) -> None:
     """Per example its factor ``min(1, bound / norm)``, and this times its scale, over ``batch``."""
     for i in range(scales.size):

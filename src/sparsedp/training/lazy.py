@@ -64,7 +64,7 @@ class LazyNoise:
             return
         std = np.sqrt(history[steps] - history[done[late]])
         weight = self.tables[name].parameter
-        noise = normals(late.size * weight.shape[1], 1.0, self._source.noise).numpy()
+        noise = normals(late.size * weight.shape[1], 1.0, self._source.noise)
         grid = self._grid[name]
         _add_noise(weight, late, std, noise.reshape(late.size, -1), 0.0 if grid is None else grid)
         done[late] = steps

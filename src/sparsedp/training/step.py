@@ -17,6 +17,8 @@ from sparsedp.rows import RowGradient, RowSpace
 from sparsedp.selection import Rule, Selected
 from sparsedp.training.batch import LogicalBatch, ScoredBatch
 
+Floats = NDArray[np.float32]
+
 
 @dataclass(frozen=True)
 class StepGradient:
@@ -57,10 +59,10 @@ def private_gradient(
         flat = _noise(layout, std, source)  # sums are added onto the noise: one pass less
         _accumulate(batch, survivors, weights, layout, flat)
     else:
-        flat = torch.zeros(layout.size)
+        flat = np.zeros(layout.size, dtype=np.float32)
         _accumulate(batch, survivors, weights, layout, flat)
-        flat.mul_(min(1.0, rule.batch_clip / max(float(torch.linalg.vector_norm(flat)), 1e-30)))
-        flat.add_(_noise(layout, std, source))
+        flat *= min(1.0, rule.batch_clip / max(float(np.linalg.norm(flat.astype(np.float64))), 1e-30))
+        flat += _noise(layout, std, source)
     if std > 0:
         round_to_grid_(flat, grid_of(std))
     gradient = layout.gradient(flat)
@@ -83,53 +85,54 @@ class Layout:
         ]
         """Per table the selected rows; None: all of them."""
         self.masks = _coordinate_masks(space, selected, self.rows)
+        self.row_counts = [
+            table.rows if rows is None else rows.size
+            for table, rows in zip(space.tables, self.rows, strict=True)
+        ]
+        self.coordinates = [
+            count * table.dim for table, count in zip(space.tables, self.row_counts, strict=True)
+        ]
         self.noised = list(enumerate(self.rows)) if noised_tables else []
         sizes = [parameter.numel() for parameter in dense.values()]
-        sizes += [self._row_count(place) * space.tables[place].dim for place, _ in self.noised]
+        if noised_tables:
+            sizes += self.coordinates
         self._bounds = list(accumulate(sizes, initial=0))
         self.size = self._bounds[-1]
 
-    def _row_count(self, place: int) -> int:
-        rows = self.rows[place]
-        return self.space.tables[place].rows if rows is None else int(rows.size)
-
-    def dense_views(self, flat: Tensor) -> dict[str, Tensor]:
+    def dense_views(self, flat: Floats) -> dict[str, Tensor]:
         """The dense parameters' places in the buffer."""
         return {
-            name: flat[self._bounds[n] : self._bounds[n + 1]].view(parameter.shape)
+            name: torch.from_numpy(flat[self._bounds[n] : self._bounds[n + 1]]).view(parameter.shape)
             for n, (name, parameter) in enumerate(self.dense.items())
         }
 
-    def table_view(self, flat: Tensor, place: int) -> NDArray[np.float32]:
+    def table_view(self, flat: Floats, place: int) -> Floats:
         """Table number ``place``: one line a selected row."""
         n = len(self.dense) + place
-        lines = flat.numpy()[self._bounds[n] : self._bounds[n + 1]]
-        return lines.reshape(-1, self.space.tables[place].dim)
+        return flat[self._bounds[n] : self._bounds[n + 1]].reshape(-1, self.space.tables[place].dim)
 
-    def gradient(self, flat: Tensor) -> StepGradient:
+    def gradient(self, flat: Floats) -> StepGradient:
         """The finished buffer as gradients."""
         tables: dict[str, RowGradient | Tensor] = {}
         for place, rows in self.noised:
             values = torch.from_numpy(self.table_view(flat, place))
             name = self.space.tables[place].name
             tables[name] = values if rows is None else RowGradient(torch.from_numpy(rows), values)
+        gradient_size = sum(self.coordinates)
+        for place, (_, mask) in self.masks.items():
+            gradient_size += int(mask.sum()) - self.coordinates[place]
         return StepGradient(
             dense=self.dense_views(flat),
             tables=tables,
-            rows_per_table={table.name: self._row_count(n) for n, table in enumerate(self.space.tables)},
-            gradient_size=sum(self._coordinates(place) for place in range(len(self.rows))),
+            rows_per_table=dict(zip(self.space.names, self.row_counts, strict=True)),
+            gradient_size=gradient_size,
             dense_size=self._bounds[len(self.dense)],
         )
-
-    def _coordinates(self, place: int) -> int:
-        if place in self.masks:
-            return int(self.masks[place][1].sum())
-        return self._row_count(place) * self.space.tables[place].dim
 
 
 def _coordinate_masks(
     space: RowSpace, selected: Selected, rows: list[NDArray[np.int64] | None]
-) -> dict[int, tuple[NDArray[np.int64], Tensor]]:
+) -> dict[int, tuple[NDArray[np.int64], Floats]]:
     """Where single coordinates were selected: per table its rows and which of their coordinates count."""
     if selected.coordinates is None:
         return {}
@@ -139,10 +142,8 @@ def _coordinate_masks(
         own = rows[place]
         assert own is not None
         local = selected.coordinates[cuts[place] : cuts[place + 1]] - space.coordinate_offsets[place]
-        mask = torch.zeros(own.size, table.dim)
-        mask[
-            torch.from_numpy(np.searchsorted(own, local // table.dim)), torch.from_numpy(local % table.dim)
-        ] = 1.0
+        mask = np.zeros((own.size, table.dim), dtype=np.float32)
+        mask[np.searchsorted(own, local // table.dim), local % table.dim] = 1.0
         masks[place] = (own, mask)
     return masks
 
@@ -153,19 +154,18 @@ def _squared_norms(batch: LogicalBatch, survivors: NDArray[np.int64], layout: La
     return batch.squared_norms(survivors)
 
 
-def _noise(layout: Layout, std: float, source: NoiseSource) -> Tensor:
+def _noise(layout: Layout, std: float, source: NoiseSource) -> Floats:
     """Gaussian noise on every selected coordinate, also on rows that no example touched."""
     if std == 0:
-        return torch.zeros(layout.size)
+        return np.zeros(layout.size, dtype=np.float32)
     flat = normals(layout.size, std, source.noise)
     for place, (_, mask) in layout.masks.items():
-        view = layout.table_view(flat, place)
-        view *= mask.numpy()
+        layout.table_view(flat, place)[...] *= mask
     return flat
 
 
 def _accumulate(
-    batch: LogicalBatch, survivors: NDArray[np.int64], weights: Tensor, layout: Layout, flat: Tensor
+    batch: LogicalBatch, survivors: NDArray[np.int64], weights: Floats, layout: Layout, flat: Floats
 ) -> None:
     """Add the weighted sums of the examples' gradients to the buffer."""
     for name, out in layout.dense_views(flat).items():
@@ -175,11 +175,11 @@ def _accumulate(
     targets = {place: (rows, layout.table_view(flat, place)) for place, rows in layout.noised}
     batch.accumulate_rows(survivors, weights, targets)
     for place, (_, mask) in layout.masks.items():
-        targets[place][1][...] *= mask.numpy()
+        targets[place][1][...] *= mask
 
 
 def _touched_rows(
-    batch: LogicalBatch, survivors: NDArray[np.int64], weights: Tensor
+    batch: LogicalBatch, survivors: NDArray[np.int64], weights: Floats
 ) -> dict[str, RowGradient]:
     nothing = torch.empty(0, dtype=torch.int64)
     touched = {table.name: RowGradient(nothing, torch.empty(0, table.dim)) for table in batch.space.tables}
