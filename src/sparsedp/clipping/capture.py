@@ -124,17 +124,18 @@ class Capture:
             for parameter in watch.parameters.values():
                 users[parameter].append(watch)
         self.tables, self.dense = {}, {}
-        self._tables: dict[nn.Parameter, Table] = {}
         for parameter, name in self._names.items():
             if not parameter.requires_grad:
                 continue
             if all(isinstance(watch.rule, TableRule) for watch in users[parameter]):
                 table = Table(users[parameter][0].name, name, parameter, *parameter.shape)
-                self._tables[parameter] = self.tables[table.name] = table
+                self.tables[table.name] = table
                 for watch in users[parameter]:
                     watch.table = table.name
             else:
                 self.dense[name] = parameter
+        for watch in self._watches:
+            watch.names = {local: self._names[parameter] for local, parameter in watch.parameters.items()}
 
     def _captured(self, calls: list[tuple[Call, Tensor]]) -> Captured:
         first, grad = calls[0]
@@ -148,15 +149,16 @@ class Capture:
         dense: dict[str, list[Summand]] = defaultdict(list)
         tables: dict[str, list[Occurrences]] = defaultdict(list)
         for call, grad in calls:
-            for parameter, part in self._parts(call, grad):
-                table = self._tables.get(parameter)
-                if table is not None:
+            watch = call.watch
+            for local, part in self._parts(call, grad):
+                if watch.table is not None:
                     assert isinstance(part, Occurrences)
-                    tables[table.name].append(part)
+                    tables[watch.table].append(part)
                 elif isinstance(part, Occurrences):
-                    dense[self._names[parameter]].append(ScatteredRows(part, batch, parameter.shape[0]))
+                    rows = watch.parameters[local].shape[0]
+                    dense[watch.names[local]].append(ScatteredRows(part, batch, rows))
                 else:
-                    dense[self._names[parameter]].append(part)
+                    dense[watch.names[local]].append(part)
         return Captured(
             batch_size=batch,
             scale=float(batch) if self._mean else 1.0,
@@ -164,13 +166,12 @@ class Capture:
             tables={name: Occurrences.concatenate(parts) for name, parts in tables.items()},
         )
 
-    def _parts(self, call: Call, grad: Tensor) -> Iterator[tuple[nn.Parameter, Part]]:
-        watch = call.watch
+    def _parts(self, call: Call, grad: Tensor) -> Iterator[tuple[str, Part]]:
+        """Each parameter, as the layer itself names it, with its per-example gradients."""
         try:
-            for name, part in watch.rule.gradients(watch.module, call.kept, grad, call.wanted):
-                yield watch.parameters[name], part
+            yield from call.watch.rule.gradients(call.watch.module, call.kept, grad, call.wanted)
         except Refusal as refusal:
-            raise watch.refused(refusal) from refusal
+            raise call.watch.refused(refusal) from refusal
 
     def _stray(self, parameter: Tensor) -> None:
         assert isinstance(parameter, nn.Parameter)

@@ -40,6 +40,8 @@ class Watch(StandIn):
         self.parameters = parameters
         self.table: str | None = None
         """The name of the table that the layer reads, if its parameter is one."""
+        self.names: dict[str, str] = {}
+        """The layer's own names of its parameters, and the model's."""
         self._all = frozenset(parameters)
 
     def attach(self) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from sparsedp.rows.counts import RowCounts, contains, places
 from sparsedp.rows.occurrences import Occurrences
@@ -35,6 +36,7 @@ Target = tuple[Ints | None, NDArray[Any]]
 
 _NOTHING = np.empty(0, dtype=np.int64)
 _NO_SCALES = np.empty(0, dtype=np.float32)
+_ONE_THREAD = 1 << 18
 _ALL = np.empty(0, dtype=np.bool_)
 
 
@@ -168,11 +170,19 @@ def _lines(each: Occurrences, base: int) -> Lines:
     grads = each.output_grads
     if grads.dtype not in (torch.float32, torch.float64):
         grads = grads.float()
-    count, dim = grads.shape
-    if grads.stride(1) != 1 or grads.stride(0) < dim:
-        grads = grads.contiguous()
-    stride = grads.stride(0)
-    flat = grads.as_strided(((count - 1) * stride + dim,), (1,)).numpy()
+    (count, dim), (stride, step) = grads.shape, grads.stride()
+    if step != 1 or stride < dim:
+        stride, flat = dim, _copied(grads)
+    else:
+        flat = grads.as_strided(((count - 1) * stride + dim,), (1,)).numpy()
     sources = _NOTHING if each.sources is None else each.sources.numpy()
     scales = _NO_SCALES if each.scales is None else each.scales.float().numpy()
     return base, flat, stride, dim, sources, scales
+
+
+def _copied(grads: Tensor) -> NDArray[Any]:
+    """Line after line in new memory. For little, to wake torch's threads takes longer than to copy."""
+    if grads.numel() > _ONE_THREAD:
+        grads = grads.contiguous()
+    lines: NDArray[Any] = grads.numpy()
+    return lines.ravel()

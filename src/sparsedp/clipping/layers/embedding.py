@@ -50,9 +50,11 @@ class EmbeddingRule(TableRule):
 
 def readings(table: nn.Embedding, ids: Tensor, grad: Tensor) -> Occurrences:
     """What a call with ``ids`` read."""
-    per_example = ids.shape[1:].numel()
-    examples = torch.from_numpy(np.arange(ids.shape[0]).repeat(per_example))
-    flat, rows = ids.reshape(-1).long(), grad.reshape(-1, grad.shape[-1])
+    owners = np.arange(ids.shape[0])
+    flat, rows = ids.flatten().long(), grad.flatten(0, -2)
+    if flat.shape[0] != owners.size:
+        owners = owners.repeat(ids.shape[1:].numel())
+    examples = torch.from_numpy(owners)
     if table.padding_idx is not None:
         read = flat != table.padding_idx
         if not bool(read.all()):
