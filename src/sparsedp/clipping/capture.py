@@ -108,8 +108,12 @@ class Capture:
             )
         if not passes:
             return []
-        with torch.no_grad(), self._recorder.paused():
-            return [self._captured(calls) for calls in passes]
+        self._recorder.is_paused = True
+        try:
+            with torch.no_grad():
+                return [self._captured(calls) for calls in passes]
+        finally:
+            self._recorder.is_paused = False
 
     def detach(self) -> None:
         """Leave the module as it was before."""

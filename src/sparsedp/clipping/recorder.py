@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,6 +23,7 @@ class Recorder:
         self.arguments: Any = None
         """What the model was called with, while its forward runs."""
         self.is_paused = False
+        """Modules run without being recorded."""
         self._root = root
         self._passes: dict[int, list[tuple[Call, Tensor]]] = {}
 
@@ -45,12 +45,3 @@ class Recorder:
         """The passes since the last time, in the order in which they began; they are forgotten here."""
         passes, self._passes = self._passes, {}
         return list(passes.values())
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Run modules without recording them."""
-        self.is_paused = True
-        try:
-            yield
-        finally:
-            self.is_paused = False

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES
 
 KEY_BYTES = 32
 _BLOCK = 16
-_ZEROS = bytes(1 << 16)
+_ZEROS = memoryview(bytes(1 << 16))
 """What is encrypted: small enough to stay in a core's cache while it is read again and again."""
 
 _generation = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +12,7 @@ from sparsedp.compiled import compiled
 Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Order:
+class Order(NamedTuple):
     """Readings sorted by (row, position), and where rows and (row, example) pairs begin among them."""
 
     position: Ints

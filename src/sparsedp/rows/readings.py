@@ -51,7 +51,6 @@ class Readings:
     def __init__(self, space: RowSpace, occurrences: Mapping[str, Occurrences], batch_size: int) -> None:
         self.space = space
         self.batch_size = batch_size
-        self._offsets: list[int] = space.offsets.tolist()
         found = [occurrences.get(table.name) for table in space.tables]
         starts = list(accumulate((0 if each is None else len(each) for each in found), initial=0))
         numbers, self._examples = np.empty(starts[-1], dtype=np.int64), np.empty(starts[-1], dtype=np.int64)
@@ -59,10 +58,10 @@ class Readings:
         for place, each in enumerate(found):
             if each is not None and len(each):
                 own = slice(starts[place], starts[place + 1])
-                np.add(each.ids.numpy(), self._offsets[place], out=numbers[own])
+                np.add(each.ids.numpy(), self.space.firsts[place], out=numbers[own])
                 self._examples[own] = each.examples.numpy()
                 self._lines[place] = _lines(each, starts[place])
-        self.order: Order = order_by_row(numbers, self._examples, self._offsets[-1])
+        self.order: Order = order_by_row(numbers, self._examples, self.space.firsts[-1])
         self._table_rows: Ints = self.order.rows.searchsorted(space.offsets)
 
         self._choosable = int(self._table_rows[len(space.selectable)])
@@ -117,7 +116,7 @@ class Readings:
         squares, order = np.zeros(self.batch_size), self.order
         if place in self._lines:
             first, end = self._table_rows[place], self._table_rows[place + 1]
-            lines = places(rows, order.rows[first:end] - self._offsets[place])
+            lines = places(rows, order.rows[first:end] - self.space.firsts[place])
             add_masked_squares(
                 squares,
                 lines,
@@ -141,7 +140,7 @@ class Readings:
                 add_row_sums(
                     out,
                     _NOTHING if selected is None else selected,
-                    self._offsets[place],
+                    self.space.firsts[place],
                     own,
                     order.rows,
                     order.row_starts,
@@ -160,7 +159,7 @@ class Readings:
         for place, (_, grads, _, dim, _, _) in self._lines.items():
             own = survivors[bounds[place] : bounds[place + 1]]
             if own.size:
-                rows = self.order.rows[own] - self._offsets[place]
+                rows = self.order.rows[own] - self.space.firsts[place]
                 sums = np.zeros((own.size, dim), dtype=grads.dtype)
                 self.add_row_sums(own, weights, {place: (rows, sums)})
                 yield place, rows, sums

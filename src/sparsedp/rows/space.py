@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +43,12 @@ class RowSpace:
     @cached_property
     def offsets(self) -> NDArray[np.int64]:
         """Where each table's numbers begin, and one past the last."""
-        return np.cumsum([0] + [table.rows for table in self.tables], dtype=np.int64)
+        return np.array(self.firsts, dtype=np.int64)
+
+    @cached_property
+    def firsts(self) -> tuple[int, ...]:
+        """The same as plain numbers."""
+        return tuple(accumulate((table.rows for table in self.tables), initial=0))
 
     @cached_property
     def names(self) -> tuple[str, ...]:
