@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -37,7 +39,9 @@ class LogicalBatch:
         self.space = space
         self.sizes = [each.batch_size for each in passes]
         self.size = sum(self.sizes)
-        self.scales = np.array([each.scale for each in passes]).repeat(np.array(self.sizes, dtype=np.int64))
+        self.scales = np.empty(self.size)
+        for base, each in zip(accumulate(self.sizes, initial=0), passes, strict=False):
+            self.scales[base : base + each.batch_size] = each.scale
         self.clip_factors = _NOTHING
         """What the examples' gradients were last multiplied with, loss scale apart."""
         self._passes = list(passes)
@@ -69,9 +73,11 @@ class LogicalBatch:
         return squares
 
     def _discard_non_finite(self) -> None:
-        self.finite: NDArray[np.bool_] = np.ones(self.size, dtype=np.bool_)
+        self.finite: NDArray[np.bool_] = np.empty(self.size, dtype=np.bool_)
+        self.finite.fill(True)
         # A sum of squares is finite only if all of them are: the common case costs one addition.
-        if np.isfinite(self.dense_squared_norms.sum() + self._readings.pair_squared_norms.sum()):
+        of_tables = np.add.reduce(self._readings.pair_squared_norms)
+        if math.isfinite(np.add.reduce(self.dense_squared_norms) + of_tables):
             return
         squares = self.dense_squared_norms + self._readings.example_squared_norms(self.touched)
         self.finite = np.isfinite(squares)
