@@ -36,8 +36,10 @@ Target = tuple[Ints | None, NDArray[Any]]
 
 _NOTHING = np.empty(0, dtype=np.int64)
 _NO_SCALES = np.empty(0, dtype=np.float32)
-_ONE_THREAD = 1 << 18
 _ALL = np.empty(0, dtype=np.bool_)
+
+_ONE_THREAD = 1 << 18
+"""Up to so many numbers one thread copies faster than torch's threads wake up."""
 
 
 class Readings:
@@ -58,13 +60,14 @@ class Readings:
         for place, each in enumerate(found):
             if each is not None and len(each):
                 own = slice(starts[place], starts[place + 1])
-                np.add(each.ids.numpy(), self.space.firsts[place], out=numbers[own])
+                np.add(each.ids.numpy(), space.firsts[place], out=numbers[own])
                 self._examples[own] = each.examples.numpy()
                 self._lines[place] = _lines(each, starts[place])
-        self.order: Order = order_by_row(numbers, self._examples, self.space.firsts[-1])
+        self.order: Order = order_by_row(numbers, self._examples, space.firsts[-1])
         self._table_rows: Ints = self.order.rows.searchsorted(space.offsets)
-
+        """Where each table's rows begin among the touched ones, and the end."""
         self._choosable = int(self._table_rows[len(space.selectable)])
+        """How many of the touched rows a rule chooses among: they come first."""
 
     @property
     def touched(self) -> int:
@@ -180,7 +183,7 @@ def _lines(each: Occurrences, base: int) -> Lines:
 
 
 def _copied(grads: Tensor) -> NDArray[Any]:
-    """Line after line in new memory. For little, to wake torch's threads takes longer than to copy."""
+    """Line after line in new memory."""
     if grads.numel() > _ONE_THREAD:
         grads = grads.contiguous()
     lines: NDArray[Any] = grads.numpy()
