@@ -9,6 +9,8 @@ import textwrap
 
 import pytest
 
+from sparsedp.training import allocator
+
 STEPS = 10
 MEASURE = f"""
     import resource
@@ -58,3 +60,25 @@ def test_steps_do_not_fault_their_memory_in_again() -> None:
     if untaught < 1000:
         pytest.skip("this malloc keeps its pages unasked")
     assert faults_a_step("") < untaught / 4
+
+
+@pytest.mark.parametrize(
+    ("libc", "chosen", "told"),
+    [("glibc", None, True), ("glibc", "MALLOC_TRIM_THRESHOLD_", False), ("", None, False)],
+)
+def test_who_has_chosen_keeps_the_choice(
+    libc: str, chosen: str | None, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    class Library:
+        mallopt = staticmethod(lambda *call: calls.append(call))
+
+    for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"):
+        monkeypatch.delenv(name, raising=False)
+    if chosen is not None:
+        monkeypatch.setenv(chosen, "1")
+    monkeypatch.setattr(allocator.platform, "libc_ver", lambda: (libc, ""))
+    monkeypatch.setattr(allocator.ctypes, "CDLL", lambda _: Library)
+    allocator.keep_freed_memory()
+    assert bool(calls) == told
