@@ -120,7 +120,7 @@ class Layout:
             tables[name] = values if rows is None else RowGradient(torch.from_numpy(rows), values)
         gradient_size = sum(self.coordinates)
         for place, (_, mask) in self.masks.items():
-            gradient_size += np.count_nonzero(mask) - self.coordinates[place]
+            gradient_size += int(np.count_nonzero(mask)) - self.coordinates[place]
         return StepGradient(
             dense=self.dense_views(flat),
             tables=tables,
