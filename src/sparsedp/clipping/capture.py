@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -33,8 +33,7 @@ class Table:
     dim: int
 
 
-@dataclass(frozen=True)
-class Captured:
+class Captured(NamedTuple):
     """One backward pass."""
 
     batch_size: int

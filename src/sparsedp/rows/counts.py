@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from sparsedp.compiled import compiled
 
 
-@dataclass(frozen=True)
-class RowCounts:
+class RowCounts(NamedTuple):
     """``counts[n]`` belongs to row ``ids[n]``; every other row has zero. ``ids`` are sorted and distinct."""
 
     ids: NDArray[np.int64]

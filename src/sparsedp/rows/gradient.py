@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True)
-class RowGradient:
+class RowGradient(NamedTuple):
     """``values[n]`` is the gradient of row ``ids[n]``; all other rows have none. ``ids`` are sorted, distinct."""
 
     ids: Tensor

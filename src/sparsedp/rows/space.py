@@ -51,11 +51,6 @@ class RowSpace:
         return tuple(accumulate((table.rows for table in self.tables), initial=0))
 
     @cached_property
-    def names(self) -> tuple[str, ...]:
-        """The tables' names in the order of their numbers."""
-        return tuple(table.name for table in self.tables)
-
-    @cached_property
     def index(self) -> dict[str, int]:
         """A table's place in ``tables``, by name."""
         return {table.name: place for place, table in enumerate(self.tables)}
@@ -89,11 +84,8 @@ class RowSpace:
 
     def split(self, numbers: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """Sorted joint numbers of selectable rows as sorted row indices per selectable table."""
-        offsets = self.offsets[: len(self.selectable) + 1]
-        cuts = numbers.searchsorted(offsets).tolist()
-        return [
-            numbers[start:stop] - offset for start, stop, offset in zip(cuts, cuts[1:], offsets, strict=False)
-        ]
+        cuts = numbers.searchsorted(self.offsets).tolist()
+        return [numbers[cuts[n] : cuts[n + 1]] - self.firsts[n] for n in range(len(self.selectable))]
 
 
 def divide(

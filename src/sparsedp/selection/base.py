@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,8 +34,7 @@ class Batch(Protocol):
         """The norm of each touched selectable row in the mean clipped gradient."""
 
 
-@dataclass(frozen=True)
-class Selected:
+class Selected(NamedTuple):
     """The rows that get gradient and noise: the output of a DP mechanism (or of none, where public)."""
 
     rows: Ints

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,8 +22,7 @@ from sparsedp.training.loader import PoissonLoader
 from sparsedp.training.step import StepGradient, private_gradient
 
 
-@dataclass(frozen=True)
-class LastStep:
+class LastStep(NamedTuple):
     """What a step released about itself: outputs of DP mechanisms and public sizes."""
 
     step: int

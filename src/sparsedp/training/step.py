@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,8 +20,7 @@ from sparsedp.training.batch import LogicalBatch, ScoredBatch
 Floats = NDArray[np.float32]
 
 
-@dataclass(frozen=True)
-class StepGradient:
+class StepGradient(NamedTuple):
     """The noised gradient of a step, already divided by B."""
 
     dense: dict[str, Tensor]
@@ -85,13 +84,11 @@ class Layout:
         ]
         """Per table the selected rows; None: all of them."""
         self.masks = _coordinate_masks(space, selected, self.rows)
-        self.row_counts = [
-            table.rows if rows is None else rows.size
+        self.row_counts = {
+            table.name: table.rows if rows is None else rows.size
             for table, rows in zip(space.tables, self.rows, strict=True)
-        ]
-        self.coordinates = [
-            count * table.dim for table, count in zip(space.tables, self.row_counts, strict=True)
-        ]
+        }
+        self.coordinates = [self.row_counts[table.name] * table.dim for table in space.tables]
         self.noised = list(enumerate(self.rows)) if noised_tables else []
         sizes = [parameter.numel() for parameter in dense.values()]
         if noised_tables:
@@ -124,7 +121,7 @@ class Layout:
         return StepGradient(
             dense=self.dense_views(flat),
             tables=tables,
-            rows_per_table=dict(zip(self.space.names, self.row_counts, strict=True)),
+            rows_per_table=self.row_counts,
             gradient_size=gradient_size,
             dense_size=self._bounds[len(self.dense)],
         )
