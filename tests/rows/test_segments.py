@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from sparsedp.rows.segments import add_row_sums, clipped_counts, find_common, pair_squares
+from sparsedp.rows.segments import add_row_sums, clipped_counts, pair_squares
 
 NONE = np.empty(0, np.int64)
 ONE = np.empty(0, np.float32)
@@ -20,7 +18,7 @@ def test_what_has_no_weight_does_not_enter_a_sum(dtype: type) -> None:
     weights = np.array([0.0, 0.5], dtype=np.float32)
     out = np.zeros((1, 2), dtype=dtype)
     one, starts = np.array([0]), np.array([0, 2])
-    add_row_sums(out, NONE, 0, one, one, starts, IN_ORDER, IN_ORDER, weights, 0, grads, 2, 2, NONE, ONE)
+    add_row_sums(out, NONE, 0, one, one, starts, IN_ORDER, IN_ORDER, weights, (0, grads, 2, 2, NONE, ONE))
     assert out.tolist() == [[0.5, 1.0]]
 
 
@@ -28,14 +26,14 @@ def test_squares_beyond_single_precision_are_finite() -> None:
     """An example with a gradient of 1e30 is clipped, not dropped."""
     grads = np.full((2, 3), 1e30, dtype=np.float32)
     out = np.empty(2)
-    pair_squares(out, np.arange(3), IN_ORDER, 0, grads.ravel(), 3, 3, NONE, ONE)
+    pair_squares(out, np.arange(3), IN_ORDER, (0, grads.ravel(), 3, 3, NONE, ONE))
     np.testing.assert_allclose(out, 3e60, rtol=1e-6)
 
 
 def test_squares_that_are_not_finite_show() -> None:
     grads = np.array([[1.0, np.nan], [np.inf, 0.0]], dtype=np.float32)
     out = np.empty(2)
-    pair_squares(out, np.arange(3), IN_ORDER, 0, grads.ravel(), 2, 2, NONE, ONE)
+    pair_squares(out, np.arange(3), IN_ORDER, (0, grads.ravel(), 2, 2, NONE, ONE))
     assert np.isnan(out[0])
     assert np.isposinf(out[1])
 
@@ -47,7 +45,7 @@ def test_long_sums_keep_single_precision() -> None:
     out = np.zeros((1, 1), dtype=np.float32)
     one, starts, each = np.array([0]), np.array([0, readings]), np.arange(readings)
     weights = np.ones(readings, np.float32)
-    add_row_sums(out, NONE, 0, one, one, starts, each, each, weights, 0, grads, 1, 1, NONE, ONE)
+    add_row_sums(out, NONE, 0, one, one, starts, each, each, weights, (0, grads, 1, 1, NONE, ONE))
     assert out[0, 0] == np.float32(readings * float(tenth))
 
 
@@ -55,7 +53,7 @@ def test_sums_are_added_at_the_lines_of_their_rows() -> None:
     """Rows 3 and 8 of a table that begins at 100; rows 1, 3, 5 and 8 of it are selected."""
     grads, weights = np.array([1, 2, 3, 4], dtype=np.float32), np.ones(2, np.float32)
     rows, starts, selected = np.array([103, 108]), np.array([0, 1, 2]), np.array([1, 3, 5, 8])
-    rest = (rows, starts, IN_ORDER, IN_ORDER, weights, 0, grads, 2, 2, NONE, ONE)
+    rest = (rows, starts, IN_ORDER, IN_ORDER, weights, (0, grads, 2, 2, NONE, ONE))
     out = np.full((4, 2), 10, dtype=np.float32)
     add_row_sums(out, selected, 100, IN_ORDER, *rest)
     assert out.tolist() == [[10, 10], [11, 12], [10, 10], [13, 14]]
@@ -63,14 +61,6 @@ def test_sums_are_added_at_the_lines_of_their_rows() -> None:
     add_row_sums(whole, NONE, 100, IN_ORDER, *rest)
     assert whole[[3, 8]].tolist() == [[1, 2], [3, 4]]
     assert whole.sum() == 10
-
-
-@given(st.sets(st.integers(0, 12)), st.sets(st.integers(0, 12)))
-def test_rows_in_common(rows: set[int], selected: set[int]) -> None:
-    found = np.empty(len(rows), np.int64)
-    ascending = np.array(sorted(rows), np.int64)
-    count = find_common(ascending, np.array(sorted(selected), np.int64), found)
-    assert ascending[found[:count]].tolist() == sorted(rows & selected)
 
 
 def test_an_example_within_the_norm_counts_whole() -> None:

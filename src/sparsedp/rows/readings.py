@@ -16,11 +16,11 @@ from sparsedp.rows.counts import RowCounts, contains, places
 from sparsedp.rows.occurrences import Occurrences
 from sparsedp.rows.order import Order, order_by_row
 from sparsedp.rows.segments import (
+    Lines,
     add_example_sums,
     add_masked_squares,
     add_row_sums,
     clipped_counts,
-    find_common,
     pair_squares,
 )
 from sparsedp.rows.space import RowSpace
@@ -28,9 +28,6 @@ from sparsedp.rows.space import RowSpace
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-Lines = tuple[int, NDArray[Any], int, int, Ints, NDArray[Any]]
-"""A table's gradients as the loops of ``segments`` take them: base, grads, stride, dim, sources, scales."""
-
 Target = tuple[Ints | None, NDArray[Any]]
 """Rows of a table (ascending; None: all) and where to add the gradient of each, a line a row."""
 
@@ -82,7 +79,7 @@ class Readings:
         firsts = order.row_pairs[self._table_rows].tolist()
         for place, lines in self._lines.items():
             first, end = firsts[place], firsts[place + 1]
-            pair_squares(squares[first:end], order.pair_starts[first : end + 1], order.position, *lines)
+            pair_squares(squares[first:end], order.pair_starts[first : end + 1], order.position, lines)
         return squares
 
     def contributions(self, norm: float, finite: Flags, domain: Ints | None = None) -> RowCounts:
@@ -99,11 +96,9 @@ class Readings:
 
     def surviving(self, selected: Ints) -> Ints:
         """Those touched rows that are ``selected`` (sorted joint numbers) or always on, as places in the order."""
-        survivors, rows = np.empty(self.touched, np.int64), self.order.rows
-        count = find_common(rows[: self._choosable], selected, survivors)
-        end = count + rows.size - self._choosable
-        survivors[count:end] = np.arange(self._choosable, rows.size)
-        return survivors[:end]
+        chosen = places(self.order.rows[: self._choosable], selected)
+        always_on = np.arange(self._choosable, self.touched)
+        return np.concatenate([chosen[chosen >= 0], always_on])
 
     def example_squared_norms(self, survivors: Ints) -> Floats:
         """Per example, the squared norm of its gradient over the surviving rows."""
@@ -119,16 +114,15 @@ class Readings:
         squares, order = np.zeros(self.batch_size), self.order
         if place in self._lines:
             first, end = self._table_rows[place], self._table_rows[place + 1]
-            lines = places(rows, order.rows[first:end] - self.space.firsts[place])
             add_masked_squares(
                 squares,
-                lines,
+                places(rows, order.rows[first:end] - self.space.firsts[place]),
                 mask,
                 order.row_pairs[first : end + 1],
                 order.pair_starts,
                 order.pair_example,
                 order.position,
-                *self._lines[place],
+                self._lines[place],
             )
         return squares
 
@@ -150,7 +144,7 @@ class Readings:
                     order.position,
                     self._examples,
                     weights,
-                    *lines,
+                    lines,
                 )
 
     def row_sums(self, survivors: Ints, weights: NDArray[Any]) -> Iterator[tuple[int, Ints, NDArray[Any]]]:

@@ -1,9 +1,7 @@
 """Sums and squared norms of the gradients of readings that lie together in an ``Order``.
 
-Arrays that two loops share: ``position`` (of an order), ``base`` (the table's first reading among all), and the
-table's gradients: line number i begins at ``i * stride`` of ``grads`` and has ``dim`` numbers, so that a table's
-part of a wider gradient need not be copied; ``sources`` and ``scales`` as ``Occurrences`` has them, empty where
-it has None. Loops write where they are told to: to hand a new array back takes them longer than most of the work.
+``position`` is an order's; ``Lines`` are one table's gradients. Loops write where they are told to: to hand a new
+array back takes them longer than most of the work.
 """
 
 from __future__ import annotations
@@ -21,26 +19,39 @@ Flags = NDArray[np.bool_]
 Grads = NDArray[Any]
 """float32 or float64."""
 
+Lines = tuple[int, Grads, int, int, Ints, Grads]
+"""The gradients of a table's readings: base, grads, stride, dim, sources, scales.
+
+``base`` is the table's first reading among all. Line number i begins at ``i * stride`` of ``grads`` and has ``dim``
+numbers, so that a table's part of a wider gradient need not be copied. ``sources`` and ``scales`` are as
+``Occurrences`` has them, empty where it has None.
+"""
+
 
 @compiled
-def _line(reading: int, grads: Grads, stride: int, dim: int, sources: Ints) -> Grads:
+def _line(reading: int, lines: Lines) -> Grads:
+    _, grads, stride, dim, sources, _ = lines
     start = (sources[reading] if sources.size else reading) * stride
     return grads[start : start + dim]
 
 
+@compiled
+def _sum_pair(total: Floats, first: int, end: int, position: Ints, lines: Lines) -> None:
+    """The gradient of one example in one row: the sum over the readings from ``first`` to ``end``."""
+    base, scales = lines[0], lines[5]
+    total[:] = 0.0
+    for n in range(first, end):
+        reading = position[n] - base
+        line = _line(reading, lines)
+        scale = np.float64(scales[reading]) if scales.size else 1.0
+        for c in range(line.size):
+            total[c] += scale * line[c]
+
+
 @compiled_sums
-def pair_squares(
-    out: Floats,
-    pair_starts: Ints,
-    position: Ints,
-    base: int,
-    grads: Grads,
-    stride: int,
-    dim: int,
-    sources: Ints,
-    scales: Grads,
-) -> None:
+def pair_squares(out: Floats, pair_starts: Ints, position: Ints, lines: Lines) -> None:
     """The squared norm of each pair's gradient, the sum over its readings."""
+    base, grads, stride, dim, sources, scales = lines
     # Nearly every pair is one reading: the lines are squared as they lie in memory, not in the order of rows.
     squares = np.empty((grads.size - dim) // max(stride, 1) + 1, np.float64)
     for n in range(squares.size):
@@ -57,13 +68,7 @@ def pair_squares(
             if scales.size:
                 square *= np.float64(scales[reading]) * np.float64(scales[reading])
         else:
-            total[:] = 0.0
-            for n in range(first, end):
-                reading = position[n] - base
-                line = _line(reading, grads, stride, dim, sources)
-                scale = np.float64(scales[reading]) if scales.size else 1.0
-                for c in range(line.size):
-                    total[c] += scale * line[c]
+            _sum_pair(total, first, end, position, lines)
             square = 0.0
             for c in range(total.size):
                 square += total[c] * total[c]
@@ -81,21 +86,17 @@ def add_row_sums(
     position: Ints,
     examples: Ints,
     weights: Grads,
-    base: int,
-    grads: Grads,
-    stride: int,
-    dim: int,
-    sources: Ints,
-    scales: Grads,
+    lines: Lines,
 ) -> None:
     """Add to each surviving row's line the sum of its readings' gradients, each times its example's weight.
 
     ``survivors`` are places among the order's ``rows``. Line n of ``out`` belongs to row ``selected[n]`` of the
-    table (ascending), or to row n where nothing is selected. What has no weight does not enter, whatever its
-    gradient is.
+    table (ascending, every survivor among them), or to row n where nothing is selected. What has no weight does
+    not enter, whatever its gradient is.
     """
-    total = np.empty(dim, np.float64)
-    line = 0
+    base, scales = lines[0], lines[5]
+    total = np.empty(lines[3], np.float64)
+    place = 0
     for survivor in survivors:
         total[:] = 0.0
         for at in range(row_starts[survivor], row_starts[survivor + 1]):
@@ -105,49 +106,38 @@ def add_row_sums(
             reading = position[at] - base
             if scales.size:
                 weight *= scales[reading]
-            gradient = _line(reading, grads, stride, dim, sources)
-            for c in range(gradient.size):
-                total[c] += weight * gradient[c]
+            line = _line(reading, lines)
+            for c in range(line.size):
+                total[c] += weight * line[c]
         row = rows[survivor] - offset
         if selected.size:
-            while selected[line] < row:
-                line += 1
+            while selected[place] < row:
+                place += 1
         else:
-            line = row
+            place = row
         for c in range(total.size):
-            out[line, c] += total[c]
+            out[place, c] += total[c]
 
 
 @compiled_sums
 def add_masked_squares(
     out: Floats,
-    lines: Ints,
+    places: Ints,
     mask: Grads,
     row_pairs: Ints,
     pair_starts: Ints,
     pair_example: Ints,
     position: Ints,
-    base: int,
-    grads: Grads,
-    stride: int,
-    dim: int,
-    sources: Ints,
-    scales: Grads,
+    lines: Lines,
 ) -> None:
-    """Add to each example its squared norm over the coordinates that ``mask[lines[row]]`` flags (line -1: none)."""
-    total = np.empty(dim, np.float64)
-    for row in range(lines.size):
-        if lines[row] < 0:
+    """Add to each example its squared norm over the coordinates that ``mask[places[row]]`` flags (-1: none)."""
+    total = np.empty(lines[3], np.float64)
+    for row in range(places.size):
+        if places[row] < 0:
             continue
-        flags = mask[lines[row]]
+        flags = mask[places[row]]
         for pair in range(row_pairs[row], row_pairs[row + 1]):
-            total[:] = 0.0
-            for n in range(pair_starts[pair], pair_starts[pair + 1]):
-                reading = position[n] - base
-                line = _line(reading, grads, stride, dim, sources)
-                scale = np.float64(scales[reading]) if scales.size else 1.0
-                for c in range(line.size):
-                    total[c] += scale * line[c]
+            _sum_pair(total, pair_starts[pair], pair_starts[pair + 1], position, lines)
             square = 0.0
             for c in range(total.size):
                 square += flags[c] * total[c] * total[c]
@@ -162,20 +152,6 @@ def add_example_sums(
     for row in survivors:
         for pair in range(row_pairs[row], row_pairs[row + 1]):
             out[pair_example[pair]] += squares[pair]
-
-
-@compiled
-def find_common(rows: Ints, selected: Ints, found: Ints) -> int:
-    """Which places of ``rows`` hold one of the ``selected``, both ascending; how many there are."""
-    count = place = 0
-    for row in selected:
-        place += np.searchsorted(rows[place:], row)
-        if place == rows.size:
-            break
-        if rows[place] == row:
-            found[count] = place
-            count += 1
-    return count
 
 
 @compiled
