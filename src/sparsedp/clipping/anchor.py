@@ -48,7 +48,53 @@ class _Relay(torch.autograd.Function):
         return grad, None
 
 
+class _Grounded(torch.autograd.Function):
+    """A layer's input, tied to the ground: a whole backward pass reaches the ground, a restricted one does not."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, ground: Tensor) -> Tensor:
+        return values.view_as(values)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad, None
+
+
+class _GroundedCopy(_Grounded):
+    """The same for a tensor that may be changed in place afterwards."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, ground: Tensor) -> Tensor:
+        return values.clone()
+
+
 _GROUND = torch.zeros((), requires_grad=True)
+_GROUND_NODE = torch.autograd.graph.get_gradient_edge(_GROUND).node
+
+
+def ground(values: Tensor) -> Tensor:
+    """The same values; every backward pass through them that is a training pass also reaches the ground."""
+    return _Grounded.apply(values, _GROUND)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def grounded_copy(values: Tensor) -> Tensor:
+    """The same for a tensor that may be changed in place afterwards."""
+    return _GroundedCopy.apply(values, _GROUND)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def refuse_gradient(values: Tensor, message: str) -> Tensor:
+    """The same values; a backward pass that reaches them raises ``RuntimeError(message)``."""
+
+    def refuse(grad: Tensor) -> None:
+        if not is_restricted():
+            raise RuntimeError(message)
+
+    return on_gradient(grounded_copy(values), refuse)
+
+
+def is_restricted() -> bool:
+    """Whether the running backward pass leaves parameters out: ``autograd.grad``, ``backward(inputs=...)``."""
+    return not torch._C._will_engine_execute_node(_GROUND_NODE)
 
 
 def on_gradient(output: Tensor, receive: Receive) -> Tensor:

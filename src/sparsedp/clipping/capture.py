@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from sparsedp.clipping.gradient import PerExampleGradient, Summand, total
 from sparsedp.clipping.layers.registry import Part, TableRule
+from sparsedp.clipping.mixing import MixingProbe
 from sparsedp.clipping.recorder import BeforeRead, Recorder
 from sparsedp.clipping.scattered_rows import ScatteredRows
 from sparsedp.clipping.stand_in import StandIn
@@ -19,6 +20,9 @@ from sparsedp.clipping.survey import survey
 from sparsedp.clipping.unsupported import Refusal
 from sparsedp.clipping.watch import Call, Entrance, Watch
 from sparsedp.rows.occurrences import Occurrences
+
+if TYPE_CHECKING:
+    from sparsedp.clipping.recorder import RecordedCall
 
 
 @dataclass(frozen=True)
@@ -72,13 +76,14 @@ class Capture:
         self._frozen = [(p, name) for p, name in self._names.items() if not p.requires_grad]
         self._unseen: str | None = None
         self._watches = survey(module, self._recorder)
+        self._probe = MixingProbe(module, self._watches)
         self._classify()
         self._handles = [
             p.register_post_accumulate_grad_hook(self._stray)  # type: ignore[no-untyped-call]
             for p in self._names
             if p.requires_grad
         ]
-        self._stand_ins: list[StandIn] = [*self._watches, Entrance(self._recorder, module)]
+        self._stand_ins: list[StandIn] = [*self._watches, Entrance(self._recorder, module, self._probe)]
         for stand_in in self._stand_ins:
             stand_in.attach()
 
@@ -91,8 +96,40 @@ class Capture:
     def before_read(self, callback: BeforeRead | None) -> None:
         self._recorder.before_read = callback
 
+    def begin_piece(self, piece: int, examples: int | None) -> None:
+        """From now on forward passes are those of this piece of a batch; its ``examples`` are checked if known."""
+        self._recorder.piece, self._recorder.examples = piece, examples
+
     def take(self) -> list[Captured]:
         """The backward passes since the last ``take``, oldest first; they are forgotten here."""
+        return self._capture_all(self._take_calls(), None)
+
+    def take_pieces(self, sizes: Mapping[int, int | None]) -> dict[int, Captured]:
+        """The backward passes through forward passes of these pieces, each piece's as one; all are forgotten.
+
+        ``sizes`` are the numbers of examples, None where unknown. Several passes of one piece are summed
+        example by example, which is what one backward of the summed losses gives. Passes through other
+        pieces, of batches that were given up, are dropped.
+        """
+        calls: dict[int, list[RecordedCall]] = {}
+        for each in self._take_calls():
+            pieces = {call.piece for call, _ in each}
+            if len(pieces) > 1:
+                raise RuntimeError(
+                    "batch: one backward pass runs through forward passes of two batches (or of two pieces of "
+                    "one); give each its own backward"
+                )
+            piece = pieces.pop()
+            if piece in sizes:
+                calls.setdefault(piece, []).extend(each)
+        return {piece: self._capture_all([each], sizes[piece])[0] for piece, each in calls.items()}
+
+    def discard(self) -> None:
+        """Forget the backward passes so far."""
+        self._recorder.take()
+        self._unseen = None
+
+    def _take_calls(self) -> list[list[RecordedCall]]:
         for parameter, name in self._frozen:
             if parameter.requires_grad:
                 raise ValueError(
@@ -105,14 +142,13 @@ class Capture:
                 f"parameter {unseen!r}: received a gradient while the model was in evaluation mode, where "
                 "nothing is captured; call train() on the model before its forward"
             )
+        return passes
+
+    def _capture_all(self, passes: list[list[RecordedCall]], examples: int | None) -> list[Captured]:
         if not passes:
             return []
-        self._recorder.is_paused = True
-        try:
-            with torch.no_grad():
-                return [self._captured(calls) for calls in passes]
-        finally:
-            self._recorder.is_paused = False
+        with self._recorder.paused(), torch.no_grad():
+            return [self._captured(calls, examples) for calls in passes]
 
     def detach(self) -> None:
         """Leave the module as it was before."""
@@ -140,14 +176,17 @@ class Capture:
         for watch in self._watches:
             watch.names = {local: self._names[parameter] for local, parameter in watch.parameters.items()}
 
-    def _captured(self, calls: list[tuple[Call, Tensor]]) -> Captured:
+    def _captured(self, calls: list[RecordedCall], examples: int | None) -> Captured:
         first, grad = calls[0]
-        batch = grad.shape[0]
+        batch = examples if examples is not None else grad.shape[0] if grad.dim() else 0
+        source = "the batch" if examples is not None else repr(first.watch.name)
         for call, grad in calls:
             if grad.dim() == 0 or grad.shape[0] != batch:
                 raise ValueError(
                     f"batch: dimension 0 must be the examples in every layer, but {call.watch.name!r} gives "
-                    f"{list(grad.shape)} where {first.watch.name!r} has {batch} examples"
+                    f"{list(grad.shape)} where {source} has {batch} examples. Keep (examples, positions, ...) "
+                    "throughout: do not flatten positions into dimension 0, and put the examples first; use "
+                    "each batch before reading the next one"
                 )
         dense: dict[str, list[Summand]] = defaultdict(list)
         tables: dict[str, list[Occurrences]] = defaultdict(list)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,6 +12,9 @@ from torch.utils._pytree import tree_leaves
 
 if TYPE_CHECKING:
     from sparsedp.clipping.watch import Call
+
+    RecordedCall = tuple[Call, Tensor]
+    """A call of a layer and the gradient of its output."""
 
 BeforeRead = Callable[[str, Tensor], None]
 
@@ -24,15 +28,31 @@ class Recorder:
         """What the model was called with, while its forward runs."""
         self.is_paused = False
         """Modules run without being recorded."""
+        self.piece: int | None = None
+        """Which piece of which batch is in hand: forward passes belong to it."""
+        self.examples: int | None = None
+        """How many examples that piece has, where known."""
         self._root = root
-        self._passes: dict[int, list[tuple[Call, Tensor]]] = {}
+        self._passes: dict[int, list[RecordedCall]] = {}
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Modules run without being recorded."""
+        before, self.is_paused = self.is_paused, True
+        try:
+            yield
+        finally:
+            self.is_paused = before
 
     def listening(self) -> bool:
         """True while the model trains with gradients on."""
         return self._root.training and torch.is_grad_enabled() and not self.is_paused
 
     def batch_size(self) -> int | None:
-        """The size that all tensors among the model's arguments share along dimension 0, if they do."""
+        """How many examples a call holds: those of the piece in hand, or the size that all tensors among the
+        model's arguments share along dimension 0."""
+        if self.examples is not None:
+            return self.examples
         tensors = [leaf for leaf in tree_leaves(self.arguments) if isinstance(leaf, Tensor) and leaf.dim()]
         sizes = {tensor.shape[0] for tensor in tensors}
         return sizes.pop() if len(sizes) == 1 else None
@@ -41,7 +61,7 @@ class Recorder:
         """A gradient that backward pass number ``task`` brought to a call."""
         self._passes.setdefault(task, []).append((call, grad))
 
-    def take(self) -> list[list[tuple[Call, Tensor]]]:
+    def take(self) -> list[list[RecordedCall]]:
         """The passes since the last time, in the order in which they began; they are forgotten here."""
         passes, self._passes = self._passes, {}
         return list(passes.values())

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparsedp.clipping.anchor import on_gradient
+from sparsedp.clipping.anchor import ground, is_restricted, on_gradient
 from sparsedp.clipping.layers.registry import Rule, TableRule, Wanted, argument
 from sparsedp.clipping.recorder import Recorder
 from sparsedp.clipping.stand_in import StandIn
@@ -59,6 +59,8 @@ class Watch(StandIn):
             wanted = frozenset(name for name, parameter in self.parameters.items() if parameter.requires_grad)
             if not wanted:
                 return self.run(*args, **kwargs)
+        if self.rule.grounds_input:
+            args, kwargs = _grounded(args, kwargs)
         for parameter in stilled:
             parameter.requires_grad = False
         try:
@@ -102,31 +104,44 @@ class Watch(StandIn):
                 )
 
 
-class Entrance(StandIn):
-    """In place of the whole model's forward: remembers the arguments while it runs."""
+Probe = Callable[[tuple[Any, ...], dict[str, Any], int | None], None]
 
-    def __init__(self, recorder: Recorder, module: nn.Module) -> None:
+
+class Entrance(StandIn):
+    """In place of the whole model's forward: remembers the arguments while it runs.
+
+    ``probe`` sees them too in training: the arguments of a call and how many examples it holds.
+    """
+
+    def __init__(self, recorder: Recorder, module: nn.Module, probe: Probe) -> None:
         super().__init__(module)
         self._recorder = recorder
+        self._probe = probe
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The module's forward."""
-        self._recorder.arguments = (args, kwargs)
+        recorder = self._recorder
+        recorder.arguments = (args, kwargs)
         try:
-            return self.own(*args, **kwargs)
+            output = self.own(*args, **kwargs)
+            if recorder.listening():
+                with recorder.paused():
+                    self._probe(args, kwargs, recorder.batch_size())
+            return output
         finally:
-            self._recorder.arguments = None
+            recorder.arguments = None
 
 
 class _Run:
     """One call of a watched layer, as its rule sees it."""
 
-    __slots__ = ("_wanted", "_watch", "batch_size", "plain")
+    __slots__ = ("_wanted", "_watch", "batch_size", "name", "plain")
 
     def __init__(self, watch: Watch, wanted: Wanted) -> None:
         self._watch = watch
         self._wanted = wanted
         self.plain = watch.run
+        self.name = watch.name
         self.batch_size = watch.recorder.batch_size
 
     def trace(self, kept: Any, output: Tensor) -> Tensor:
@@ -136,11 +151,13 @@ class _Run:
 class Call:
     """What a rule keeps of one call of its layer, until the gradient comes."""
 
-    __slots__ = ("_inside", "_task", "_versions", "kept", "wanted", "watch")
+    __slots__ = ("_inside", "_task", "_versions", "kept", "piece", "wanted", "watch")
 
     def __init__(self, watch: Watch, kept: Any, wanted: Wanted) -> None:
         self.watch = watch
         self.wanted = wanted
+        self.piece = watch.recorder.piece
+        """The piece of a batch that was in hand during the forward pass."""
         if isinstance(kept, Tensor) and kept.requires_grad:
             kept = kept.detach()
         self.kept = kept
@@ -150,7 +167,17 @@ class Call:
         self._task = -1
 
     def receive(self, grad: Tensor) -> None:
-        """Called by autograd with the gradient of the traced output."""
+        """Called by autograd with the gradient of the traced output.
+
+        ``autograd.grad`` and ``backward(inputs=...)`` give the parameters no gradient: they are passed over.
+        """
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                f"module {self.watch.name!r}: a backward pass with create_graph=True (gradient penalties, "
+                "second derivatives) has per-example gradients that cannot be seen; leave the term out"
+            )
+        if is_restricted():
+            return
         task = self._inside if self._inside != -1 else _running_backward()
         if self._task not in (-1, task):
             raise RuntimeError(
@@ -164,6 +191,17 @@ class Call:
             )
         self._task = task
         self.watch.recorder.add(task, self, grad)
+
+
+def _grounded(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call, the first tensor that requires a gradient tied to the ground."""
+    for place, value in enumerate(args):
+        if isinstance(value, Tensor) and value.requires_grad:
+            return (*args[:place], ground(value), *args[place + 1 :]), kwargs
+    for name, value in kwargs.items():
+        if isinstance(value, Tensor) and value.requires_grad:
+            return args, {**kwargs, name: ground(value)}
+    return args, kwargs
 
 
 def _versions(kept: Any) -> Any:

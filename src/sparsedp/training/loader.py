@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler, TensorDataset
+from torch.utils.data import (
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+    default_collate,
+)
 
 from sparsedp.randomness import Stream, bernoulli_positions
+from sparsedp.training.empty_batch import empty_batch
+
+
+class BatchReceiver(Protocol):
+    """Who is told what a loader hands out (see ``BatchOwner``)."""
+
+    def begin_epoch(self) -> None:
+        """A new iterator begins."""
+
+    def hand_out(
+        self, contents: Any, examples: int | None, *, first: bool, last: bool, batch: Sequence[Any]
+    ) -> None:
+        """A piece of a logical batch is about to be given to the user."""
 
 
 class PoissonLoader:
@@ -20,9 +42,10 @@ class PoissonLoader:
 
     Batch number t holds each of the n examples independently with probability ``sampling_rate``, drawn by
     geometric gaps from sub-stream t of ``stream``: O(batch) work however large the dataset, and a position
-    that is one number to save. Empty batches come as empty tensors of the right shapes. With
-    ``physical_batch_size`` a logical batch arrives in pieces of at most that many examples, and
-    ``mid_batch`` is True until its last piece.
+    that is one number to save. A number is used once: the position moves on when a batch is handed out. Empty
+    batches have the form of others and hold no example. With ``physical_batch_size`` a logical batch arrives in
+    pieces of at most that many examples; with ``whole_batches`` all its pieces are fetched before the first is
+    handed out. The ``owner`` is told of every piece; a new iterator ends the one before it.
     """
 
     def __init__(
@@ -32,6 +55,8 @@ class PoissonLoader:
         sampling_rate: float,
         stream: Stream,
         physical_batch_size: int | None = None,
+        owner: BatchReceiver | None = None,
+        on_start: Callable[[], None] | None = None,
     ) -> None:
         if physical_batch_size is not None and physical_batch_size < 1:
             raise ValueError(f"physical_batch_size must be at least 1, got {physical_batch_size}")
@@ -40,13 +65,13 @@ class PoissonLoader:
         self._examples = len(loader.dataset)  # type: ignore[arg-type]
         self.steps_per_epoch = steps_in(1.0, sampling_rate)
         self.position = 0
-        self.mid_batch = False
-        self.logical_batches = 0
+        self.whole_batches = False
         self._stream = stream
         self._physical = physical_batch_size
-        self._last_piece: deque[bool] = deque()
-        self._template: Any = None
-        self._collate = _collates_itself(self.dataset) or loader.collate_fn
+        self._owner = owner
+        self._on_start = on_start
+        self._iterators = 0
+        self._fetch = _Fetch(self.dataset, _collates_itself(loader) or loader.collate_fn, self._examples)
         self._options = {
             "num_workers": loader.num_workers,
             "pin_memory": loader.pin_memory,
@@ -69,44 +94,120 @@ class PoissonLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """The rest of the epoch in which ``position`` lies."""
-        last = (self.position // self.steps_per_epoch + 1) * self.steps_per_epoch
-        self._last_piece.clear()
-        pieces = self._pieces(range(self.position, last))
-        for batch in self._fetched(pieces):
-            self.mid_batch = not self._last_piece.popleft()
-            if not self.mid_batch:
-                self.position += 1
-                self.logical_batches += 1
-            yield batch
+        self._iterators += 1
+        own = self._iterators
+        if self._on_start is not None:
+            self._on_start()
+        if self._owner is not None:
+            self._owner.begin_epoch()
+        for batch in self._batches():
+            for number, (piece, contents) in enumerate(batch):
+                if own != self._iterators:
+                    raise RuntimeError(
+                        "data_loader: a newer iterator is in use; a loader has one iterator at a time"
+                    )
+                if piece.first:
+                    self.position = piece.step + 1
+                if self._owner is not None:
+                    pieces = [each for _, each in batch[number:]] if self.whole_batches else ()
+                    self._owner.hand_out(
+                        contents, piece.indices.size, first=piece.first, last=piece.last, batch=pieces
+                    )
+                yield contents
 
-    def _pieces(self, steps: range) -> Iterator[NDArray[np.int64]]:
+    def _batches(self) -> Iterator[list[tuple[_Piece, Any]]]:
+        """The fetched pieces of each logical batch together, or each piece by itself."""
+        end = (self.position // self.steps_per_epoch + 1) * self.steps_per_epoch
+        pending: list[tuple[_Piece, Any]] = []
+        for fetched in self._fetched(range(self.position, end)):
+            pending.append(fetched)
+            if fetched[0].last or not self.whole_batches:
+                yield pending
+                pending = []
+
+    def _pieces(self, steps: range) -> Iterator[_Piece]:
         for step in steps:
             indices = self.indices(step)
             size = self._physical or max(indices.size, 1)
-            starts = range(0, max(indices.size, 1), size)
-            for start in starts:
-                self._last_piece.append(start + size >= indices.size)
-                yield indices[start : start + size]
+            for start in range(0, max(indices.size, 1), size):
+                last = start + size >= indices.size
+                yield _Piece(step, indices[start : start + size], start == 0, last)
 
-    def _fetched(self, pieces: Iterator[NDArray[np.int64]]) -> Iterator[Any]:
-        fetch = _Fetch(self.dataset, self._collate)
+    def _fetched(self, steps: range) -> Iterator[tuple[_Piece, Any]]:
+        pieces = self._pieces(steps)
         if not self._options["num_workers"]:
-            for indices in pieces:
-                yield fetch[indices]
-        else:
-            yield from DataLoader(fetch, sampler=pieces, batch_size=None, **self._options)
+            yield from ((piece, self._fetch[piece.indices]) for piece in pieces)
+            return
+        asked: deque[_Piece] = deque()
+
+        def indices() -> Iterator[NDArray[np.int64]]:
+            for piece in pieces:
+                asked.append(piece)
+                yield piece.indices
+
+        for contents in DataLoader(self._fetch, sampler=indices(), batch_size=None, **self._options):  # type: ignore[arg-type]
+            yield asked.popleft(), contents
+
+
+class _Piece(NamedTuple):
+    step: int
+    indices: NDArray[np.int64]
+    first: bool
+    last: bool
+
+
+class FixedLoader:
+    """The user's own batches, one a step; the ``owner`` is told of each."""
+
+    def __init__(self, loader: Any, owner: BatchReceiver, on_start: Callable[[], None]) -> None:
+        self._loader = loader
+        self._owner = owner
+        self._on_start = on_start
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        self._on_start()
+        self._owner.begin_epoch()
+        for batch in self._loader:
+            self._owner.hand_out(batch, examples_in(batch), first=True, last=True, batch=(batch,))
+            yield batch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_loader"], name)
+
+
+def examples_in(batch: Any) -> int | None:
+    """The size that all tensors of a batch share along dimension 0; None where they do not."""
+    sizes = {leaf.shape[0] if leaf.ndim else None for leaf in array_leaves(batch)}
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def array_leaves(batch: Any) -> list[Any]:
+    """The tensors and arrays of a batch, whatever holds them."""
+    if isinstance(batch, torch.Tensor | np.ndarray):
+        return [batch]
+    if isinstance(batch, Mapping):
+        return [leaf for value in batch.values() for leaf in array_leaves(value)]
+    if isinstance(batch, list | tuple):
+        return [leaf for value in batch for leaf in array_leaves(value)]
+    if is_dataclass(batch) and not isinstance(batch, type):
+        return [leaf for field in fields(batch) for leaf in array_leaves(getattr(batch, field.name))]
+    return []
 
 
 class _Fetch(torch.utils.data.Dataset[Any]):
-    """A dataset whose index is a whole batch; an empty batch is an example's batch cut to nothing."""
+    """A dataset whose index is a whole batch, which may be empty."""
 
-    def __init__(self, dataset: Any, collate: Callable[[Any], Any] | str) -> None:
+    def __init__(self, dataset: Any, collate: Callable[[Any], Any] | str, examples: int) -> None:
         self._dataset = dataset
         self._collate = collate
+        self._empty = empty_batch(self.__getitem__, examples)
 
     def __getitem__(self, indices: NDArray[np.int64]) -> Any:
         if not indices.size:
-            return _empty_like(self[np.zeros(1, dtype=np.int64)])
+            return copy.deepcopy(self._empty)  # the user may change it
         if self._collate == "tensors":
             rows = torch.from_numpy(indices)
             return tuple(tensor[rows] for tensor in self._dataset.tensors)
@@ -118,26 +219,12 @@ class _Fetch(torch.utils.data.Dataset[Any]):
         return self._collate([self._dataset[n] for n in chosen])  # type: ignore[operator]
 
 
-def _collates_itself(dataset: Any) -> str | None:
+def _collates_itself(loader: DataLoader[Any]) -> str | None:
     """Datasets that give whole batches at once: tensors, and those that declare ``collates = True``."""
-    if type(dataset) is TensorDataset:
-        return "tensors"
-    return "itself" if getattr(dataset, "collates", False) else None
-
-
-def _empty_like(batch: Any) -> Any:
-    """The same structure with no examples. Offsets of bags are one-dimensional too, and become empty."""
-    if isinstance(batch, torch.Tensor):
-        return batch[:0]
-    if isinstance(batch, dict):
-        return {key: _empty_like(value) for key, value in batch.items()}
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*[_empty_like(value) for value in batch])
-    if isinstance(batch, Sequence) and not isinstance(batch, str):
-        return type(batch)(_empty_like(value) for value in batch)  # type: ignore[call-arg]
-    if isinstance(batch, np.ndarray):
-        return batch[:0]
-    return batch
+    if getattr(loader.dataset, "collates", False):
+        return "itself"
+    plain = type(loader.dataset) is TensorDataset and loader.collate_fn is default_collate
+    return "tensors" if plain else None
 
 
 def steps_in(epochs: float, sampling_rate: float) -> int:

@@ -10,6 +10,8 @@ from torch.func import functional_call, vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unflatten
 
+from sparsedp.clipping.anchor import grounded_copy
+from sparsedp.clipping.attributes import guard_attributes, tensors_kept
 from sparsedp.clipping.gradient import CHUNK
 from sparsedp.clipping.layers.registry import Parts, Rule, Run, Wanted
 from sparsedp.clipping.materialised import Materialised
@@ -39,6 +41,7 @@ class Fallback(Rule):
     """
 
     parameters = None
+    grounds_input = False
 
     def refusal(self, module: nn.Module) -> str | None:
         """See the base class."""
@@ -50,18 +53,25 @@ class Fallback(Rule):
         """See the base class."""
         kept = tree_map_only(Tensor, Tensor.detach, (args, kwargs))
         leaves, spec = tree_flatten(kept)
+        attributes = tensors_kept(module)
         outputs, output_spec = tree_flatten(run.plain(*args, **kwargs))
         places = [i for i, o in enumerate(outputs) if isinstance(o, Tensor) and o.is_floating_point()]
         if not places:
             raise Refusal("returns no tensor that could carry a gradient")
+        originals, returned = list(outputs), dict[int, Tensor]()
         for place in places:
-            output = outputs[place]
+            output = originals[place]
             # A copy, since what follows may change the output in place.
             replay = Replay(leaves, spec, place, output.detach().clone())
             # An output that the module uses for another output would receive that one's gradient as well; and
             # what follows a view in place must be seen by the operation that made it.
-            apart = output.clone() if len(places) > 1 or output._is_view() else output
-            outputs[place] = run.trace(replay, apart)
+            # A copy that requires a gradient is tied to the ground.
+            if output.requires_grad:
+                apart = grounded_copy(output)
+            else:
+                apart = output.clone() if len(places) > 1 or output._is_view() else output
+            outputs[place] = returned[id(output)] = run.trace(replay, apart)
+        guard_attributes(module, run.name, attributes, returned)
         return tree_unflatten(outputs, output_spec)
 
     def gradients(self, module: nn.Module, kept: Any, grad: Tensor, wanted: Wanted) -> Parts:

@@ -19,6 +19,9 @@ Parts = Iterator[tuple[str, Part]]
 class Run(Protocol):
     """One call of a watched layer, as its rule sees it."""
 
+    name: str
+    """What the model calls the layer."""
+
     def plain(self, *args: Any, **kwargs: Any) -> Any:
         """The layer's own forward."""
 
@@ -46,6 +49,8 @@ class Rule(ABC):
     """What the layer's forward calls its first argument."""
     whole: ClassVar[bool] = False
     """The rule covers the parameters of the module's descendants too (they are used without being called)."""
+    grounds_input: ClassVar[bool] = True
+    """The layer does not change its input in place, so the input may be tied to the ground (see ``ground``)."""
 
     def refusal(self, module: nn.Module) -> str | None:
         """Why this module cannot be trained privately as it is configured; None where it can."""
