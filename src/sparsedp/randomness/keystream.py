@@ -90,9 +90,13 @@ class Keystream:
         self._refuse_forked_copy()
         return hmac.digest(self.key, label.encode(), "sha256")
 
+    def branch(self, label: str, position: int) -> Keystream:
+        """The keystream of the key derived for ``label``, from ``position`` on; this one does not move."""
+        return Keystream(self.derive(label), position, private=self.private)
+
     def aside(self, label: str, position: int, count: int) -> bytes:
         """Any stretch of the keystream of the key derived for ``label``; this one does not move."""
-        return Keystream(self.derive(label), position, private=self.private).take(count)
+        return self.branch(label, position).take(count)
 
     def _context_at(self, position: int) -> CipherContext:
         block, skip = divmod(position, _BLOCK)
