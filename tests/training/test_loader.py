@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
 
 import numpy as np
@@ -14,14 +15,29 @@ from sparsedp.randomness import NoiseSource
 from sparsedp.training.loader import PoissonLoader, check_loader
 
 
+class Receiver:
+    """Writes down what a loader hands out."""
+
+    def __init__(self) -> None:
+        self.pieces: list[tuple[int | None, bool, bool]] = []
+
+    def begin_epoch(self) -> None:
+        pass
+
+    def hand_out(
+        self, contents: object, examples: int | None, *, first: bool, last: bool, batch: Sequence[object]
+    ) -> None:
+        self.pieces.append((examples, first, last))
+
+
 def loader(n: int, q: float, seed: int = 0, **options: object) -> PoissonLoader:
     data = TensorDataset(torch.arange(n), torch.zeros(n))
-    physical = options.pop("physical_batch_size", None)
+    own = {name: options.pop(name) for name in ("physical_batch_size", "owner") if name in options}
     return PoissonLoader(
         DataLoader(data, batch_size=4, **options),  # type: ignore[arg-type]
         sampling_rate=q,
         stream=NoiseSource(seed).sampling,
-        physical_batch_size=physical,  # type: ignore[arg-type]
+        **own,  # type: ignore[arg-type]
     )
 
 
@@ -76,14 +92,16 @@ def test_empty_batches_have_the_structure_of_full_ones() -> None:
 
 def test_a_logical_batch_arrives_in_pieces() -> None:
     whole = [batch[0].tolist() for batch in loader(200, 0.1)]
-    made = loader(200, 0.1, physical_batch_size=3)
-    joined: list[list[int]] = [[]]
+    owner = Receiver()
+    made = loader(200, 0.1, physical_batch_size=3, owner=owner)
+    joined: list[list[int]] = []
     for ids, _ in made:
-        assert len(ids) <= 3
+        examples, first, last = owner.pieces[-1]
+        assert len(ids) == examples <= 3
+        joined += [[]] if first else []
         joined[-1] += ids.tolist()
-        if not made.mid_batch:
-            joined.append([])
-    assert joined[:-1] == whole
+        assert last == (len(joined[-1]) == len(whole[len(joined) - 1]))
+    assert joined == whole
 
 
 def test_workers_give_the_same_batches() -> None:

@@ -22,10 +22,9 @@ from sparsedp.accounting import analytic_gaussian_epsilon, split_sigma
 from sparsedp.audit import EANA, AuditResult, audit
 from sparsedp.randomness import NoiseSource, Stream
 from sparsedp.rows.readings import Target
-from sparsedp.training import optimizer as optimizer_module
 from sparsedp.training import step as step_module
 from sparsedp.training.batch import LogicalBatch, Weights
-from sparsedp.training.step import private_gradient
+from sparsedp.training.step import PrivateStep, StepGradient
 
 Ints = NDArray[np.int64]
 Targets = Mapping[int, Target]
@@ -49,11 +48,11 @@ class Canary(nn.Module):
 
 def stepper(selection: sdp.selection.Selection) -> Callable[[int], tuple[bool, float, float, Tensor]]:
     """One step on so many canaries: (does row 7 survive, its gradient, the dense gradient, idle ones)."""
-    model = Canary()
+    model, batches = Canary(), list[Tensor]()
     private = sdp.PrivacyEngine(seed=11, secure=False).make_private(
         module=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.0),
-        data_loader=[],
+        data_loader=batches,
         noise_multiplier=SIGMA,
         max_grad_norm=1.0,
         selection=selection,
@@ -63,10 +62,11 @@ def stepper(selection: sdp.selection.Selection) -> Callable[[int], tuple[bool, f
     )
 
     def step(canaries: int) -> tuple[bool, float, float, Tensor]:
-        private.optimizer.zero_grad()
-        if canaries:
-            private.module(torch.full((canaries,), 7)).sum().backward()
-        private.optimizer.step()
+        batches[:] = [torch.full((canaries,), 7)]
+        for ids in private.data_loader:
+            private.optimizer.zero_grad()
+            private.module(ids).sum().backward()
+            private.optimizer.step()
         grad = model.table.weight.grad
         assert grad is not None
         rows = grad.indices()[0].tolist()
@@ -114,8 +114,12 @@ def test_the_step_keeps_its_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not result.refuted, str(result)
     assert result.lower_bound > 0.3, "an audit that sees nothing proves nothing"
     assert not audited(0.3).refuted
-    drawn = step_module.normals
-    monkeypatch.setattr(step_module, "normals", lambda count, std, stream: drawn(count, std / 3, stream))
+    released = step_module.release_on_lattice
+
+    def a_third(out, sums, *, lattice, std, **options):  # type: ignore[no-untyped-def]
+        released(out, sums, lattice=lattice / 4, std=std / 3, **options)
+
+    monkeypatch.setattr(step_module, "release_on_lattice", a_third)
     result = audited(0.3)
     assert result.refuted, f"a third of the noise is not noticed: {result}"
 
@@ -124,11 +128,11 @@ def test_clipping_tables_and_dense_layers_separately_is_caught(monkeypatch: pyte
     plain_dense, plain_rows = LogicalBatch.accumulate_dense, LogicalBatch.accumulate_rows
 
     def dense_alone(self: LogicalBatch, name: str, out: Tensor, weights: Weights) -> None:
-        plain_dense(self, name, out, self.clip_weights(self.dense_squared_norms, 1.0, 1.0))
+        plain_dense(self, name, out, self.clip_weights(self.dense_squared_norms, 1.0))
 
     def rows_alone(self: LogicalBatch, survivors: Ints, weights: Weights, targets: Targets) -> None:
         squares = self.squared_norms(survivors) - self.dense_squared_norms
-        plain_rows(self, survivors, self.clip_weights(squares, 1.0, 1.0), targets)
+        plain_rows(self, survivors, self.clip_weights(squares, 1.0), targets)
 
     monkeypatch.setattr(LogicalBatch, "accumulate_dense", dense_alone)
     monkeypatch.setattr(LogicalBatch, "accumulate_rows", rows_alone)
@@ -152,12 +156,14 @@ def test_dividing_by_the_realised_batch_size_is_caught(monkeypatch: pytest.Monke
 
     assert not run_audit(stepper(adafest()), spread, pair=(1, 2), runs=1000).refuted
 
-    def realised(batch, rule, dense, source, *, rows_owe):  # type: ignore[no-untyped-def]
-        return private_gradient(
-            batch, replace(rule, batch=max(batch.size, 1)), dense, source, rows_owe=rows_owe
-        )
+    release = PrivateStep.release
 
-    monkeypatch.setattr(optimizer_module, "private_gradient", realised)
+    def realised(self: PrivateStep) -> StepGradient:
+        examples = sum(piece.batch_size for piece in self._kept)
+        self._rule = replace(self._rule, batch=max(examples, 1))
+        return release(self)
+
+    monkeypatch.setattr(PrivateStep, "release", realised)
     result = run_audit(stepper(adafest()), spread, pair=(1, 2), runs=1000)
     assert result.refuted, str(result)
 
@@ -174,11 +180,11 @@ def test_one_example_moves_the_released_sum_by_at_most_the_clip() -> None:
 
 
 def stepper_without_noise() -> Callable[[int], Tensor]:
-    model = Canary()
+    model, batches = Canary(), list[Tensor]()
     private = sdp.PrivacyEngine(seed=1, secure=False).make_private(
         module=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.0),
-        data_loader=[],
+        data_loader=batches,
         noise_multiplier=0.0,
         max_grad_norm=1.0,
         selection=sdp.FEST({"table": range(ROWS)}),
@@ -188,10 +194,11 @@ def stepper_without_noise() -> Callable[[int], Tensor]:
     )
 
     def step(canaries: int) -> Tensor:
-        private.optimizer.zero_grad()
-        if canaries:
-            private.module(torch.full((canaries,), 7)).sum().backward()
-        private.optimizer.step()
+        batches[:] = [torch.full((canaries,), 7)]
+        for ids in private.data_loader:
+            private.optimizer.zero_grad()
+            private.module(ids).sum().backward()
+            private.optimizer.step()
         grads = [parameter.grad for parameter in model.parameters()]
         return torch.cat([(g.to_dense() if g.is_sparse else g).flatten() for g in grads if g is not None])
 

@@ -1,6 +1,6 @@
 """Per-example clipped gradients without per-example gradients."""
 
-from sparsedp.clipping.capture import Capture, Captured, Table
+from sparsedp.clipping.capture import Capture, Captured, Table, TableInput
 from sparsedp.clipping.gradient import PerExampleGradient
 from sparsedp.clipping.materialised import Materialised
 from sparsedp.clipping.outer_products import OuterProducts
@@ -13,5 +13,6 @@ __all__ = [
     "OuterProducts",
     "PerExampleGradient",
     "Table",
+    "TableInput",
     "UnsupportedModule",
 ]

@@ -37,6 +37,13 @@ class Table:
     dim: int
 
 
+class TableInput(NamedTuple):
+    """The ids that one call of an embedding layer was given, an example along dimension 0."""
+
+    ids: Tensor
+    padding_idx: int | None
+
+
 class Captured(NamedTuple):
     """One backward pass."""
 
@@ -47,6 +54,8 @@ class Captured(NamedTuple):
     """By parameter name; a parameter that the pass did not reach is absent."""
     tables: dict[str, Occurrences]
     """By table name; a table that the pass did not reach is absent."""
+    table_inputs: dict[str, list[TableInput] | None]
+    """By table name, call after call; None where the ids alone do not say who reads what."""
 
 
 class Capture:
@@ -124,6 +133,11 @@ class Capture:
                 calls.setdefault(piece, []).extend(each)
         return {piece: self._capture_all([each], sizes[piece])[0] for piece, each in calls.items()}
 
+    @property
+    def has_passes(self) -> bool:
+        """A backward pass has run since the last ``take``."""
+        return self._recorder.has_passes
+
     def discard(self) -> None:
         """Forget the backward passes so far."""
         self._recorder.take()
@@ -190,8 +204,11 @@ class Capture:
                 )
         dense: dict[str, list[Summand]] = defaultdict(list)
         tables: dict[str, list[Occurrences]] = defaultdict(list)
+        inputs: dict[str, list[TableInput] | None] = {}
         for call, grad in calls:
             watch = call.watch
+            if watch.table is not None:
+                _add_input(inputs, watch.table, call)
             for local, part in self._parts(call, grad):
                 if watch.table is not None:
                     assert isinstance(part, Occurrences)
@@ -206,6 +223,7 @@ class Capture:
             scale=float(batch) if self._mean else 1.0,
             dense={name: total(parts) for name, parts in dense.items()},
             tables={name: Occurrences.concatenate(parts) for name, parts in tables.items()},
+            table_inputs=inputs,
         )
 
     def _parts(self, call: Call, grad: Tensor) -> Iterator[tuple[str, Part]]:
@@ -225,3 +243,12 @@ class Capture:
             f"parameter {self._names[parameter]!r}: is used outside the forward of the module that holds it, "
             "where its per-example gradients cannot be seen; use it in that module's forward, or freeze it"
         )
+
+
+def _add_input(inputs: dict[str, list[TableInput] | None], table: str, call: Call) -> None:
+    assert isinstance(call.watch.rule, TableRule)
+    found, ids = inputs.setdefault(table, []), call.watch.rule.ids(call.kept)
+    if ids is None:
+        inputs[table] = None
+    elif found is not None:
+        found.append(TableInput(ids, getattr(call.watch.module, "padding_idx", None)))

@@ -15,6 +15,10 @@ DOUBT = 2.0**-11
 the gradient: float32 sums are exact to about 2**-22 of the sizes, so what is kept is exact to 2**-11, the
 margin that clipping leaves."""
 
+SUMMED_AT_ONCE = 256
+"""How many examples a sum in the layers' own precision may hold; such sums are added up in float64. A float32
+sum of K numbers is off by at most K^2 2^-24 of the largest, in practice by far less (see ``docs/privacy.md``)."""
+
 CHUNK = 1 << 23
 """How many numbers a temporary may hold (32 MB of float32); larger work goes in pieces of whole examples."""
 
@@ -34,7 +38,10 @@ class PerExampleGradient(ABC):
         """``||G_i||^2`` for each example: (B,), float32 (float64 where the layer computes in float64)."""
 
     def accumulate(self, out: Tensor, weights: Tensor) -> None:
-        """``out += sum_i weights[i] * G_i``, in place; ``weights`` is (B,)."""
+        """``out += sum_i weights[i] * G_i``, in place; ``weights`` is (B,), ``out`` is float64.
+
+        At most ``SUMMED_AT_ONCE`` examples are summed in less than float64.
+        """
         if weights.numpy().all():  # numpy starts no threads for so few numbers
             self._add_to(out, weights)
         else:

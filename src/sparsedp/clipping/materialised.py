@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
-from sparsedp.clipping.gradient import Summand
-from sparsedp.clipping.vectors import Vectors
+from sparsedp.clipping.gradient import SUMMED_AT_ONCE, Summand
+from sparsedp.clipping.vectors import Vectors, wide
 
 
 class Materialised(Summand):
@@ -44,5 +45,7 @@ class Materialised(Summand):
         return other.dot(self)
 
     def _add_to(self, out: Tensor, weights: Tensor) -> None:
-        flat = self.values.reshape(self.batch_size, out.numel()).to(out.dtype)
-        out.view(-1).addmv_(flat.t(), weights.to(out.dtype))
+        flat = wide(self.values).reshape(self.batch_size, out.numel())
+        weights = weights.to(flat.dtype)
+        for some, scale in zip(flat.split(SUMMED_AT_ONCE), weights.split(SUMMED_AT_ONCE), strict=True):
+            out.view(-1).add_(torch.mv(some.t(), scale))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ BATCHES = 2
 """How many batches are probed."""
 
 _TOLERANCE = 1e-3
+_Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 _PLAIN = (int, float, str, bool, type(None))
 
 
@@ -56,8 +57,10 @@ class MixingProbe:
         return self._left == 0
 
     @torch.no_grad()
-    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any], examples: int | None) -> None:
-        """Probe one call of the model; raises ``UnsupportedModule``."""
+    def __call__(
+        self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], examples: int | None
+    ) -> None:
+        """Probe one call of the model's ``forward``; raises ``UnsupportedModule``."""
         if examples is None or examples < 3 or self.is_done:
             return
         pair = torch.tensor([0, examples - 1])
@@ -65,17 +68,17 @@ class MixingProbe:
         if cut is None:
             return
         with _buffers_restored(self._module), torch.random.fork_rng(devices=[]):
-            whole = self._deterministic_trace((args, kwargs))
-            if whole is None or whole.has_offsets:
+            whole = self._deterministic_trace(forward, (args, kwargs))
+            if whole.has_offsets:
                 return
             try:
-                alone = self._trace(cut)
+                alone = self._trace(forward, cut)
             except Exception:  # the model takes no other batch than this one
                 return
             self._compare(whole, alone, examples, pair)
         self._left -= 1
 
-    def _deterministic_trace(self, call: tuple[tuple[Any, ...], dict[str, Any]]) -> _Trace | None:
+    def _deterministic_trace(self, forward: Callable[..., Any], call: _Arguments) -> _Trace:
         """The outputs in training mode, or in evaluation mode where training draws random numbers.
 
         The mode is left on for the call that follows, and put back with the buffers.
@@ -84,13 +87,13 @@ class MixingProbe:
         for module in self._module.modules():
             if isinstance(module, _DropoutNd):
                 module.eval()
-        first, second = self._trace(call, seed=0), self._trace(call, seed=1)
+        first, second = self._trace(forward, call, 0), self._trace(forward, call, 1)
         if _agree(first, second):
             return first
         self._module.eval()
-        return self._trace(call)
+        return self._trace(forward, call)
 
-    def _trace(self, call: tuple[tuple[Any, ...], dict[str, Any]], seed: int = 0) -> _Trace:
+    def _trace(self, forward: Callable[..., Any], call: _Arguments, seed: int = 0) -> _Trace:
         torch.manual_seed(seed)
         found: list[_Output] = []
         has_offsets = False
@@ -110,7 +113,7 @@ class MixingProbe:
                     found.extend(_Output(name, module, leaf.clone()) for leaf in _floats(output))
 
                 stack.enter_context(module.register_forward_hook(keep, with_kwargs=True))
-            output = type(self._module).forward(self._module, *args, **kwargs)
+            output = forward(*args, **kwargs)
         found.extend(_Output("", self._module, leaf) for leaf in _floats(output))
         return _Trace(found, has_offsets)
 
@@ -136,9 +139,7 @@ class MixingProbe:
                 )
 
 
-def _cut(
-    args: tuple[Any, ...], kwargs: dict[str, Any], examples: int, pair: Tensor
-) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+def _cut(args: tuple[Any, ...], kwargs: dict[str, Any], examples: int, pair: Tensor) -> _Arguments | None:
     """The arguments with two examples only; None where it is not plain how to cut them."""
     leaves, spec = tree_flatten((args, kwargs))
     cut = []
@@ -151,7 +152,7 @@ def _cut(
         elif not isinstance(leaf, _PLAIN):
             return None
         cut.append(leaf)
-    found: tuple[tuple[Any, ...], dict[str, Any]] = tree_unflatten(cut, spec)
+    found: _Arguments = tree_unflatten(cut, spec)
     return found
 
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from sparsedp.clipping.gradient import CHUNK, DOUBT, Summand
+from sparsedp.clipping.gradient import CHUNK, DOUBT, SUMMED_AT_ONCE, Summand
 from sparsedp.clipping.materialised import Materialised
 from sparsedp.clipping.vectors import Vectors, wide
 
-PIECE = 1 << 21
-"""How many numbers are scaled at once: 8 MB of float32, which malloc serves from what it keeps."""
+MOST_POSITIONS = 1 << 12
+"""How many positions of sequences are summed at once, if that is fewer examples than ``SUMMED_AT_ONCE``."""
 
 
 class OuterProducts(Summand):
@@ -75,18 +75,21 @@ class OuterProducts(Summand):
         if self._made is not None:
             Materialised(self._made)._add_to(out, weights)
             return
-        a, g = self.inputs.values.to(out.dtype), self.output_grads.values.to(out.dtype)
-        weights = weights.to(out.dtype).repeat_interleave(a.shape[1:-1].numel()).unsqueeze(1)
+        a, g = wide(self.inputs.values), wide(self.output_grads.values)
+        length = a.shape[1:-1].numel()
+        weights = weights.to(a.dtype).repeat_interleave(length).unsqueeze(1)
         a, g = a.reshape(-1, a.shape[-1]), g.reshape(-1, g.shape[-1])
         matrix = out.view(g.shape[1], a.shape[1])
-        # Scale the narrower of the two, in pieces that bound the copy.
-        narrow = min(a.shape[1], g.shape[1])
-        pieces = zip(*(torch.split(each, max(256, PIECE // narrow)) for each in (a, g, weights)), strict=True)
-        for a, g, scale in pieces:
-            if a.shape[1] == narrow:
-                matrix.addmm_(g.t(), a * scale)
+        part = torch.empty(matrix.shape, dtype=a.dtype)
+        # Scale the narrower of the two.
+        scales_inputs = a.shape[1] <= g.shape[1]
+        rows = max(1, min(SUMMED_AT_ONCE, MOST_POSITIONS // max(length, 1))) * length
+        for some in (slice(start, start + rows) for start in range(0, a.shape[0], max(rows, 1))):
+            if scales_inputs:
+                torch.mm(g[some].t(), a[some] * weights[some], out=part)
             else:
-                matrix.addmm_((g * scale).t(), a)
+                torch.mm((g[some] * weights[some]).t(), a[some], out=part)
+            matrix.add_(part)
 
     def _in_pieces(self, squares: Callable[[Tensor, Tensor], Tensor], numbers_per_example: int) -> Tensor:
         a, g = self.inputs.values, self.output_grads.values

@@ -61,6 +61,11 @@ class Recorder:
         """A gradient that backward pass number ``task`` brought to a call."""
         self._passes.setdefault(task, []).append((call, grad))
 
+    @property
+    def has_passes(self) -> bool:
+        """A backward pass has run since the last ``take``."""
+        return bool(self._passes)
+
     def take(self) -> list[list[RecordedCall]]:
         """The passes since the last time, in the order in which they began; they are forgotten here."""
         passes, self._passes = self._passes, {}

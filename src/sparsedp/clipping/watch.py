@@ -104,13 +104,13 @@ class Watch(StandIn):
                 )
 
 
-Probe = Callable[[tuple[Any, ...], dict[str, Any], int | None], None]
+Probe = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any], int | None], None]
 
 
 class Entrance(StandIn):
     """In place of the whole model's forward: remembers the arguments while it runs.
 
-    ``probe`` sees them too in training: the arguments of a call and how many examples it holds.
+    ``probe`` sees them too in training: the forward, the arguments of a call and how many examples it holds.
     """
 
     def __init__(self, recorder: Recorder, module: nn.Module, probe: Probe) -> None:
@@ -126,7 +126,7 @@ class Entrance(StandIn):
             output = self.own(*args, **kwargs)
             if recorder.listening():
                 with recorder.paused():
-                    self._probe(args, kwargs, recorder.batch_size())
+                    self._probe(self.own, args, kwargs, recorder.batch_size())
             return output
         finally:
             recorder.arguments = None

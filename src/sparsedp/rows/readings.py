@@ -127,12 +127,15 @@ class Readings:
         return squares
 
     def add_row_sums(self, survivors: Ints, weights: NDArray[Any], targets: Mapping[int, Target]) -> None:
-        """Add ``sum_i weights[i] * G_i[row]`` of each surviving row to its line of its table's target."""
+        """Add ``sum_i weights[i] * G_i[row]`` of each surviving row to its line of its table's target.
+
+        Tables without a target are left out.
+        """
         order = self.order
         bounds = survivors.searchsorted(self._table_rows).tolist()
         for place, lines in self._lines.items():
             own = survivors[bounds[place] : bounds[place + 1]]
-            if own.size:
+            if own.size and place in targets:
                 selected, out = targets[place]
                 add_row_sums(
                     out,
@@ -147,17 +150,21 @@ class Readings:
                     lines,
                 )
 
-    def row_sums(self, survivors: Ints, weights: NDArray[Any]) -> Iterator[tuple[int, Ints, NDArray[Any]]]:
+    def row_sums(
+        self, survivors: Ints, weights: NDArray[Any], first_table: int = 0
+    ) -> Iterator[tuple[int, Ints, Floats]]:
         """For each table: its number, its surviving touched rows and ``sum_i weights[i] * G_i[row]`` of each.
 
-        Tables of which no touched row survives are left out.
+        Tables before number ``first_table`` and those of which no touched row survives are left out.
         """
         bounds = survivors.searchsorted(self._table_rows).tolist()
-        for place, (_, grads, _, dim, _, _) in self._lines.items():
+        for place, (_, _, _, dim, _, _) in self._lines.items():
+            if place < first_table:
+                continue
             own = survivors[bounds[place] : bounds[place + 1]]
             if own.size:
                 rows = self.order.rows[own] - self.space.firsts[place]
-                sums = np.zeros((own.size, dim), dtype=grads.dtype)
+                sums = np.zeros((own.size, dim))
                 self.add_row_sums(own, weights, {place: (rows, sums)})
                 yield place, rows, sums
 

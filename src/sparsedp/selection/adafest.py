@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from scipy.stats import norm as normal
@@ -14,7 +15,17 @@ from sparsedp.accounting.events import DpEvent
 from sparsedp.mechanisms import draw_survivors
 from sparsedp.randomness import Stream
 from sparsedp.rows import RowSpace, TableShape, divide
-from sparsedp.selection.base import Batch, CountRows, Ints, Rule, Selected, Selection, check_always_on
+from sparsedp.selection.base import (
+    Batch,
+    CountRows,
+    Ints,
+    LooksAt,
+    Rule,
+    Selected,
+    Selection,
+    check_always_on,
+    free,
+)
 from sparsedp.selection.fest import FEST, PrivateTopK
 
 DEFAULT_FALSE_POSITIVES = 50.0
@@ -56,10 +67,16 @@ class AdaFEST(Selection):
             if self.false_positives != DEFAULT_FALSE_POSITIVES:
                 raise ValueError("threshold and false_positives exclude each other: give one of them")
 
-    def resolve(self, tables: Sequence[TableShape], count_rows: CountRows, stream: Stream) -> AdaFEST:
+    def resolve(
+        self,
+        tables: Sequence[TableShape],
+        count_rows: CountRows,
+        stream: Stream,
+        pay: Callable[[], None] = free,
+    ) -> AdaFEST:
         """Choose the rows of AdaFEST+ once."""
         if isinstance(self.within, PrivateTopK):
-            return replace(self, within=self.within.resolve(tables, count_rows, stream))
+            return replace(self, within=self.within.resolve(tables, count_rows, stream, pay))
         return self
 
     def one_off_events(self) -> tuple[DpEvent, ...]:
@@ -106,6 +123,7 @@ class AdaFEST(Selection):
 class ContributionMap(Rule):
     """Lines 5 to 8 of Algorithm 1: contribution map, noise, threshold."""
 
+    looks_at: ClassVar[LooksAt] = "ids"
     contribution_norm: float = 1.0
     map_std: float = 0.0
     threshold: float = 0.0

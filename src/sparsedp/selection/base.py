@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,14 @@ from sparsedp.rows import RowCounts, RowSpace, TableShape
 Ints = NDArray[np.int64]
 CountRows = Callable[[Any, float], Mapping[str, RowCounts]]
 """(a loader, contribution norm) -> the clipped histogram of each table's rows over the loader's examples."""
+
+
+LooksAt = Literal["nothing", "ids", "gradients"]
+"""What of a batch a rule needs to choose its rows: which pieces of a batch can be forgotten depends on it."""
+
+
+def free() -> None:
+    """Nobody keeps an account."""
 
 
 class Batch(Protocol):
@@ -47,6 +55,7 @@ class Selected(NamedTuple):
 class Rule(ABC):
     """A selection with its noise settled: what one step does. Fields are public."""
 
+    looks_at: ClassVar[LooksAt] = "gradients"
     space: RowSpace
     noise_multiplier: float
     """The gradient's noise over the gradient's sensitivity (sigma2)."""
@@ -75,8 +84,17 @@ class Selection(ABC):
 
     batch_clip: float | None = None
 
-    def resolve(self, tables: Sequence[TableShape], count_rows: CountRows, stream: Stream) -> Selection:
-        """Make the choices that are made once before training (they cost ``one_off_events``)."""
+    def resolve(
+        self,
+        tables: Sequence[TableShape],
+        count_rows: CountRows,
+        stream: Stream,
+        pay: Callable[[], None] = free,
+    ) -> Selection:
+        """Make the choices that are made once before training (they cost ``one_off_events``).
+
+        ``pay`` is called when everything is counted and before noise is drawn.
+        """
         return self
 
     def one_off_events(self) -> tuple[DpEvent, ...]:

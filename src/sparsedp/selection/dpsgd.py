@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from sparsedp.randomness import Stream
 from sparsedp.rows import RowSpace, TableShape
-from sparsedp.selection.base import Batch, Rule, Selected, Selection
+from sparsedp.selection.base import Batch, LooksAt, Rule, Selected, Selection
 
 
 @dataclass(frozen=True)
@@ -38,5 +39,7 @@ class DPSGD(Selection):
 
 @dataclass(frozen=True)
 class _Everything(Rule):
+    looks_at: ClassVar[LooksAt] = "nothing"
+
     def select(self, batch: Batch, stream: Stream) -> Selected:
         return Selected(np.empty(0, dtype=np.int64))

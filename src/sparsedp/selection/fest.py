@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,7 +13,17 @@ from sparsedp.accounting.events import DpEvent, GaussianDpEvent
 from sparsedp.mechanisms import top_k_gaussian
 from sparsedp.randomness import Stream
 from sparsedp.rows import RowCounts, RowSpace, TableShape, divide
-from sparsedp.selection.base import Batch, CountRows, Ints, Rule, Selected, Selection, check_always_on
+from sparsedp.selection.base import (
+    Batch,
+    CountRows,
+    Ints,
+    LooksAt,
+    Rule,
+    Selected,
+    Selection,
+    check_always_on,
+    free,
+)
 
 Histogram = Mapping[str, "ArrayLike | tuple[ArrayLike, ArrayLike] | RowCounts"]
 """Per table: counts of every row, or (ids, counts) of the rows that occur."""
@@ -102,6 +112,7 @@ class FEST(Selection):
 
 @dataclass(frozen=True)
 class _FixedRows(Rule):
+    looks_at: ClassVar[LooksAt] = "nothing"
     rows: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
     def select(self, batch: Batch, stream: Stream) -> Selected:
@@ -142,7 +153,13 @@ class PrivateTopK(Selection):
         """Large tables are chosen in."""
         return divide(tables, self.always_on_rows)
 
-    def resolve(self, tables: Sequence[TableShape], count_rows: CountRows, stream: Stream) -> FEST:
+    def resolve(
+        self,
+        tables: Sequence[TableShape],
+        count_rows: CountRows,
+        stream: Stream,
+        pay: Callable[[], None] = free,
+    ) -> FEST:
         """Count, noise, take the top k."""
         space = self.divide(tables)
         norm = self.contribution_norm or float(np.sqrt(max(len(space.selectable), 1)))
@@ -151,6 +168,7 @@ class PrivateTopK(Selection):
         for table, each in zip(space.selectable, counts, strict=True):
             if each.ids.size and each.ids[-1] >= table.rows:
                 raise ValueError(f"counts of {table.name!r} has id {each.ids[-1]} of {table.rows} rows")
+        pay()
         chosen = top_k_gaussian(
             np.concatenate(
                 [space.number(t.name, c.ids) for t, c in zip(space.selectable, counts, strict=True)]

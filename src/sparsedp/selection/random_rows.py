@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from sparsedp.mechanisms.histogram import distinct_integers
 from sparsedp.randomness import Stream
 from sparsedp.rows import RowSpace, TableShape, divide
-from sparsedp.selection.base import Batch, Ints, Rule, Selected, Selection, check_always_on
+from sparsedp.selection.base import Batch, Ints, LooksAt, Rule, Selected, Selection, check_always_on
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class RandomSelection(Selection):
 
 @dataclass(frozen=True)
 class _RandomRows(Rule):
+    looks_at: ClassVar[LooksAt] = "nothing"
     count: int = 0
 
     def select(self, batch: Batch, stream: Stream) -> Selected:
@@ -63,6 +65,7 @@ class _RandomRows(Rule):
 
 @dataclass(frozen=True)
 class _RandomCoordinates(Rule):
+    looks_at: ClassVar[LooksAt] = "nothing"
     count: int = 0
 
     def select(self, batch: Batch, stream: Stream) -> Selected:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
-from typing import Any
 
 import numpy as np
 import torch
@@ -99,11 +98,10 @@ class LogicalBatch:
         """Those of the touched rows that are selected, or in a table that is always on."""
         return self._readings.surviving(selected.rows)
 
-    def clip_weights(self, squared_norms: Floats, clip: float, batch: float) -> Weights:
-        """What each recorded gradient is multiplied with: clipped to ``clip``, divided by ``batch``."""
+    def clip_weights(self, squared_norms: Floats, clip: float) -> Weights:
+        """What each recorded gradient is multiplied with, so that the true one is clipped to ``clip``."""
         self.clip_factors, weights = np.empty(self.size), np.empty(self.size, dtype=np.float32)
-        bound = clip * CLIP_SLACK
-        _clip(squared_norms, self.scales, self.finite, bound, batch, self.clip_factors, weights)
+        _clip(squared_norms, self.scales, self.finite, clip * CLIP_SLACK, self.clip_factors, weights)
         return weights
 
     def squared_norms(self, survivors: Ints) -> Floats:
@@ -122,16 +120,18 @@ class LogicalBatch:
             tables = tables + self._readings.masked_squared_norms(place, rows, mask)
         return self.dense_squared_norms + self.scales**2 * tables
 
-    def row_sums(self, survivors: Ints, weights: Weights) -> Iterator[tuple[int, Ints, NDArray[Any]]]:
-        """For each table: its number, its surviving touched rows and their weighted sums."""
-        return self._readings.row_sums(survivors, weights)
+    def row_sums(
+        self, survivors: Ints, weights: Weights, first_table: int = 0
+    ) -> Iterator[tuple[int, Ints, Floats]]:
+        """For each table from ``first_table`` on: its number, its surviving touched rows and their weighted sums."""
+        return self._readings.row_sums(survivors, weights, first_table)
 
     def accumulate_rows(self, survivors: Ints, weights: Weights, targets: Mapping[int, Target]) -> None:
-        """Add the surviving rows' weighted sums to the tables' targets."""
+        """Add the surviving rows' weighted sums to the targets of the tables that have one."""
         self._readings.add_row_sums(survivors, weights, targets)
 
     def accumulate_dense(self, name: str, out: Tensor, weights: Weights) -> None:
-        """``out += sum_i weights[i] * G_i`` for the dense parameter ``name``."""
+        """``out += sum_i weights[i] * G_i`` for the dense parameter ``name``, in float64."""
         base = 0
         for each in self._passes:
             gradient = each.dense.get(name)
@@ -146,15 +146,14 @@ def _clip(
     scales: Floats,
     finite: NDArray[np.bool_],
     bound: float,
-    batch: float,
     factors: Floats,
     weights: Weights,
 ) -> None:
-    """Per example its factor ``min(1, bound / norm)``, and this times its scale, over ``batch``."""
+    """Per example its factor ``min(1, bound / norm)``, and this times its scale."""
     for i in range(scales.size):
         norm = np.sqrt(squared_norms[i])
         factors[i] = 1.0 if norm <= bound else bound / norm
-        weights[i] = factors[i] * scales[i] / batch if finite[i] else 0.0
+        weights[i] = factors[i] * scales[i] if finite[i] else 0.0
 
 
 class ScoredBatch:
@@ -173,10 +172,10 @@ class ScoredBatch:
         """Row norms of the mean gradient, each example clipped jointly over *all* it touches."""
         batch, rule = self._batch, self._rule
         everything = batch.touched
-        weights = batch.clip_weights(batch.squared_norms(everything), rule.clip, rule.batch)
+        weights = batch.clip_weights(batch.squared_norms(everything), rule.clip)
         ids, norms = [np.empty(0, dtype=np.int64)], [np.empty(0)]
         for place, rows, sums in batch.row_sums(everything, weights):
             if place < len(self.space.selectable):
                 ids.append(rows + self.space.offsets[place])
-                norms.append(np.linalg.norm(sums.astype(np.float64), axis=1))
+                norms.append(np.linalg.norm(sums, axis=1) / rule.batch)
         return RowCounts(np.concatenate(ids), np.concatenate(norms))

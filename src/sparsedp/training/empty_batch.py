@@ -40,22 +40,18 @@ def _empty(one: Any, two: Any, other: Any, where: str) -> Any:
         return replace(
             one,
             **{
-                name: _empty(
-                    getattr(one, name), getattr(two, name), getattr(other, name), f"{where}.{name}"
-                )
+                name: _empty(getattr(one, name), getattr(two, name), getattr(other, name), f"{where}.{name}")
                 for name in names
             },
         )
     if isinstance(one, list | tuple):
         if len(one) != len(two):
             return type(one)()  # one item an example
-        items_ = [
-            _empty(*each, f"{where}[{n}]") for n, each in enumerate(zip(one, two, other, strict=True))
-        ]
+        items_ = [_empty(*each, f"{where}[{n}]") for n, each in enumerate(zip(one, two, other, strict=True))]
         return type(one)(*items_) if hasattr(one, "_fields") else type(one)(items_)
-    if one is None or isinstance(one, bool | int | float | str | bytes):
-        if one == two == other:
-            return one
+    constant = one is None or isinstance(one, bool | int | float | str | bytes)
+    if constant and one == two == other:
+        return one
     raise _refused(one, where)
 
 

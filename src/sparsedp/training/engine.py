@@ -160,7 +160,7 @@ class PrivacyEngine:
         _WATCHED.add(module)
         self._run = run
         keep_freed_memory()
-        return Private(module, run.optimizer, run.loader or data_loader)
+        return Private(module, run.optimizer, run.data_loader)
 
     @property
     def run(self) -> Run:

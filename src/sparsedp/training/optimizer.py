@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -16,10 +16,10 @@ from sparsedp.clipping import Capture
 from sparsedp.randomness import NoiseSource
 from sparsedp.rows import RowGradient
 from sparsedp.selection import Rule
-from sparsedp.training.batch import LogicalBatch
+from sparsedp.training.batch_owner import BatchOwner, Piece
+from sparsedp.training.id_sources import IdSources
 from sparsedp.training.lazy import LazyNoise
-from sparsedp.training.loader import PoissonLoader
-from sparsedp.training.step import StepGradient, private_gradient
+from sparsedp.training.step import PrivateStep, StepGradient
 
 
 class LastStep(NamedTuple):
@@ -54,7 +54,8 @@ class Diagnostics:
 class PrivateOptimizer(Optimizer):
     """One or several torch optimisers whose ``step`` first makes the gradient private.
 
-    ``step`` spends the step in the ledger, computes the private gradient of the logical batch, leaves it on
+    ``step`` takes the logical batch from its owner, spends the step in the ledger and counts it, computes the
+    private gradient, leaves it on
     ``.grad`` (dense parameters dense, tables as coalesced sparse tensors, always-on tables dense unless
     their optimiser wants them sparse) and lets the wrapped optimisers update. Schedulers, parameter groups,
     gradient hooks and step hooks see what they would see in torch.
@@ -68,21 +69,23 @@ class PrivateOptimizer(Optimizer):
         rule: Callable[[], Rule],
         source: NoiseSource,
         charge: Callable[[], None],
-        loader: PoissonLoader | None,
+        owner: BatchOwner,
         lazy: LazyNoise | None,
     ) -> None:
         self.optimizers = list(optimizers)
         self.last_step: LastStep | None = None
-        self._examined: tuple[int, NDArray[np.float64], NDArray[np.bool_]] | None = None
+        self._examined: PrivateStep | None = None
         self.callbacks: list[Callable[[LastStep], None]] = []
         self.steps_taken = 0
         self._capture = capture
         self._rule = rule
         self._source = source
         self._charge = charge
-        self._loader = loader
+        self._owner = owner
         self._lazy = lazy
-        self._accumulating = False
+        self._current: tuple[int, PrivateStep] | None = None
+        self._sources: IdSources | str | None = None
+        self._held = [parameter for group in self.param_groups for parameter in group["params"]]
         self._wants_sparse = _parameters_of(optimizers, torch.optim.SparseAdam)
         # torch's schedulers and hooks look for these on the optimiser they are given.
         self._optimizer_step_pre_hooks = optimizers[0]._optimizer_step_pre_hooks
@@ -93,11 +96,11 @@ class PrivateOptimizer(Optimizer):
         """NOT PRIVATE: what the last step looked like from inside."""
         if self._examined is None:
             return None
-        size, factors, finite = self._examined
+        factors = np.concatenate([np.empty(0), *self._examined.clip_factors])
         return Diagnostics(
-            batch_size=size,
+            batch_size=factors.size,
             clipped_fraction=float(np.mean(factors < 1.0)) if factors.size else 0.0,
-            non_finite_examples=int((~finite).sum()),
+            non_finite_examples=sum(int((~finite).sum()) for finite in self._examined.finite),
         )
 
     @property
@@ -136,59 +139,109 @@ class PrivateOptimizer(Optimizer):
             optimizer.load_state_dict(state)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget gradients and captured passes; between the pieces of a logical batch, nothing."""
-        if self._accumulating:
-            return
-        self._capture.take()
-        if self._loader is not None:  # batches that were passed over are forgotten with their passes
-            self._loader.logical_batches = min(self._loader.logical_batches, 1)
+        """Forget gradients, and the backward passes that no ``step`` has taken up."""
+        self._owner.discard_passes()
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take one private step. Before the last piece of a logical batch it only remembers the piece."""
+        """Take one private step. Before the last piece of a logical batch it only takes the piece in."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if self._loader is not None and self._loader.mid_batch:
-            self._accumulating = True
-            return loss
-        self._check_one_batch()
-        passes = self._capture.take()
-        rule = self._rule()
-        self._charge()
-        batch = LogicalBatch(passes, rule.space)
-        gradient = private_gradient(
-            batch, rule, self._capture.dense, self._source, rows_owe=self._lazy is not None
-        )
+        self._check_parameters()
+        try:
+            rule = self._rule()
+            step = self._take_in(self._owner.take(), rule)
+            if not self._owner.is_whole:
+                return loss
+        except BaseException:
+            self._owner.finish()
+            raise
+        self._owner.finish()
+        gradient = step.release()
         self.assign(gradient)
-        if self._lazy is not None:
-            self._lazy.before_update(rule)
+        self._update(rule, gradient)
+        self._report(step, rule, gradient)
+        return loss
+
+    def _take_in(self, pieces: Sequence[Piece], rule: Rule) -> PrivateStep:
+        """The step of the batch in hand, with these pieces added to it."""
+        if self._current is None or self._current[0] != self._owner.batch:
+            step = PrivateStep(
+                rule, self._capture.dense, self._source, self._charge_step, lazy=self._lazy is not None
+            )
+            self._current = (self._owner.batch, step)
+        step = self._current[1]
+        if not step.has_selected and not self._owner.is_whole:
+            self._select_early(step, pieces, rule)
+        for contents, captured in pieces:
+            if captured is not None:
+                if step.has_selected and isinstance(self._sources, IdSources):
+                    self._sources.check(captured, contents)
+                step.add(captured)
+        return step
+
+    def _select_early(self, step: PrivateStep, pieces: Sequence[Piece], rule: Rule) -> None:
+        """Choose the rows before all pieces have come, where the rule can: pieces are then not kept."""
+        if rule.looks_at == "nothing":
+            step.select_unseen()
+        elif rule.looks_at == "ids":
+            if self._sources is None:
+                self._sources = self._learn_sources(pieces, rule)
+            if isinstance(self._sources, IdSources):
+                contents = [*(piece.contents for piece in pieces[:-1]), *self._owner.contents]
+                ids = self._sources.batch(contents, rule.space)
+                if ids is not None:
+                    step.select_by_ids(ids)
+
+    def _learn_sources(self, pieces: Sequence[Piece], rule: Rule) -> IdSources | str | None:
+        contents, captured = pieces[0]
+        if captured is None:
+            return None
+        tables = [table.name for table in rule.space.selectable]
+        sources = IdSources.learn(captured, contents, tables)
+        if isinstance(sources, str):
+            warnings.warn(
+                f"physical_batch_size: the ids of table {sources!r} are not a tensor of the batch as the loader gave "
+                "it, so the layer inputs of all pieces of a batch are kept until its last one",
+                stacklevel=4,
+            )
+        return sources
+
+    def _charge_step(self) -> None:
+        """Pay for the step and count it, before its noise is drawn: nothing that happens later takes it back."""
+        self._charge()
+        self.steps_taken += 1
+
+    def _update(self, rule: Rule, gradient: StepGradient) -> None:
         for optimizer in self.optimizers:
             optimizer.step()
         if self._lazy is not None:
-            self._lazy.after_update()
-        self._accumulating = False
-        self.steps_taken += 1
-        self._report(batch, rule, gradient)
-        return loss
+            std = rule.noise_multiplier * rule.sensitivity / rule.batch
+            touched = {
+                name: rows.ids.numpy()
+                for name, rows in gradient.tables.items()
+                if isinstance(rows, RowGradient)
+            }
+            self._lazy.record_step(std, touched)
 
-    def _check_one_batch(self) -> None:
-        """One step per Poisson batch: anything else is not what the accountant was told."""
-        if self._loader is None:
-            return
-        batches, self._loader.logical_batches = self._loader.logical_batches, 0
-        if batches == 0:
+    def _check_parameters(self) -> None:
+        held = [parameter for group in self.param_groups for parameter in group["params"]]
+        if len(held) != len(self._held) or any(a is not b for a, b in zip(held, self._held, strict=True)):
             raise RuntimeError(
-                "step() without a new batch of private.data_loader: each Poisson batch pays for one step only"
+                "optimizer: its parameters changed after make_private; give it all of them before make_private"
             )
-        if batches > 1:
-            raise RuntimeError(
-                f"step() after {batches} batches of private.data_loader: a step is accounted for one Poisson "
-                "batch. For larger batches raise expected_batch_size and set physical_batch_size"
-            )
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        # torch.amp.GradScaler asks for this before it steps.
+        raise RuntimeError(
+            "GradScaler scales the loss by a factor that depends on the data, and skips steps by it; train in "
+            "float32, or in bfloat16 autocast without a GradScaler"
+        )
 
     def assign(self, gradient: StepGradient) -> None:
         """Put the private gradient where torch's optimisers look for it."""
@@ -201,7 +254,7 @@ class PrivateOptimizer(Optimizer):
                 rows = RowGradient(torch.arange(table.rows), rows)
             _set_grad(parameter, rows if isinstance(rows, Tensor) else rows.to_sparse(table.rows))
 
-    def _report(self, batch: LogicalBatch, rule: Rule, gradient: StepGradient) -> None:
+    def _report(self, step: PrivateStep, rule: Rule, gradient: StepGradient) -> None:
         self.last_step = LastStep(
             step=self.steps_taken,
             rows=sum(gradient.rows_per_table.values()),
@@ -210,7 +263,7 @@ class PrivateOptimizer(Optimizer):
             table_coordinates=rule.space.coordinates,
             rows_per_table=gradient.rows_per_table,
         )
-        self._examined = (batch.size, batch.clip_factors, batch.finite)
+        self._examined = step
         for callback in self.callbacks:
             callback(self.last_step)
 
@@ -242,15 +295,28 @@ SPARSE_CAPABLE = (torch.optim.SGD, torch.optim.Adagrad, torch.optim.SparseAdam)
 
 
 def check_optimizers(
-    optimizers: Sequence[Optimizer], capture: Capture, selectable: Sequence[str], always_on: Sequence[str]
+    optimizers: Sequence[Optimizer], module: nn.Module, capture: Capture, selectable: Sequence[str]
 ) -> None:
     """Refuse an optimiser that cannot take what it would get, before the first step."""
+    known = set(module.parameters())
     owner = {
         parameter: optimizer
         for optimizer in optimizers
         for group in optimizer.param_groups
         for parameter in group["params"]
     }
+    for optimizer in optimizers:
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise ValueError(
+                "optimizer LBFGS evaluates its closure several times a step, and a private step has one gradient; "
+                "use SGD, Adagrad or Adam"
+            )
+    foreign = sum(parameter not in known for parameter in owner)
+    if foreign:
+        raise ValueError(
+            f"optimizer holds {foreign} parameters that are not of the module: they would be trained on gradients "
+            "without noise; put them into the module, or give them an optimiser of their own outside make_private"
+        )
     trained = {**capture.dense, **{name: table.parameter for name, table in capture.tables.items()}}
     missing = [name for name, parameter in trained.items() if parameter not in owner]
     if missing:

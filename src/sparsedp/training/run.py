@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
@@ -15,9 +16,10 @@ from sparsedp.clipping import Capture
 from sparsedp.randomness import NoiseSource
 from sparsedp.rows import RowSpace, TableShape
 from sparsedp.selection import DPSGD, Rule, Selection
+from sparsedp.training.batch_owner import BatchOwner
 from sparsedp.training.counting import count_rows
 from sparsedp.training.lazy import LazyNoise
-from sparsedp.training.loader import PoissonLoader
+from sparsedp.training.loader import FixedLoader, PoissonLoader
 from sparsedp.training.optimizer import PrivateOptimizer, check_optimizers
 from sparsedp.training.terms import Terms
 
@@ -40,7 +42,6 @@ class Run:
         self.module, self.capture, self.terms, self.selection = module, capture, terms, selection
         self._source = source
         self._ledger = ledger
-        self._data_loader = data_loader
         self._rule: Rule | None = None
         self._spent_once: tuple[DpEvent, ...] = ()
         self._step_charger: Any = None
@@ -50,8 +51,8 @@ class Run:
         lazy = isinstance(selection, DPSGD) and selection.lazy
         space = selection.divide(self.shapes)
         sparse = [table.name for table in (space.tables if lazy else space.selectable)]
-        whole = [] if lazy else [table.name for table in space.always_on]
-        check_optimizers(optimizers, capture, sparse, whole)
+        check_optimizers(optimizers, module, capture, sparse)
+        owner = BatchOwner(capture)
         if lazy:
             self.lazy = LazyNoise(capture, optimizers, source)
             capture.before_read = self.lazy.before_read
@@ -64,14 +65,22 @@ class Run:
                 sampling_rate=terms.sampling_rate,
                 stream=source.sampling.fork(0),
                 physical_batch_size=physical_batch_size,
+                owner=owner,
+                on_start=self._start,
             )
+        elif physical_batch_size is not None:
+            raise ValueError(
+                "physical_batch_size: needs poisson=True; with poisson=False a batch is one piece"
+            )
+        self.data_loader = self.loader or FixedLoader(data_loader, owner, self._start)
+        """What is handed to the user."""
         self.optimizer = PrivateOptimizer(
             optimizers,
             capture=capture,
             rule=self.rule,
             source=source,
             charge=self.charge,
-            loader=self.loader,
+            owner=owner,
             lazy=self.lazy,
         )
 
@@ -114,20 +123,32 @@ class Run:
         """Are the one-off choices made?"""
         return self._rule is not None
 
-    def rule(self) -> Rule:
-        """The rule of a step. One-off choices are made (and paid for) when it is first asked for."""
+    def _start(self) -> None:
+        """An epoch begins. One-off choices are made, and paid for, before the first batch is handed out."""
         if self._rule is None:
-            for event in self.selection.one_off_events():
-                if self._ledger is not None:
-                    self._ledger.spend(event)
-            self.settle(
-                self.selection.resolve(
-                    self.shapes,
-                    lambda loader, norm: count_rows(self.module, self.capture, loader, norm, self.space),
-                    self._source.selection,
+            with torch.enable_grad():
+                self.settle(
+                    self.selection.resolve(
+                        self.shapes,
+                        lambda loader, norm: count_rows(self.module, self.capture, loader, norm, self.space),
+                        self._source.selection,
+                        self._pay_once,
+                    )
                 )
+        if self.loader is not None:
+            self.loader.whole_batches = self.rule().looks_at == "ids"
+
+    def _pay_once(self) -> None:
+        if self._ledger is not None:
+            for event in self.selection.one_off_events():
+                self._ledger.spend(event)
+
+    def rule(self) -> Rule:
+        """The rule of a step."""
+        if self._rule is None:
+            raise RuntimeError(
+                "step() without a batch of private.data_loader: iterate over it, and step once a batch"
             )
-        assert self._rule is not None
         return self._rule
 
     @property

@@ -1,8 +1,9 @@
-"""One private step: select, mask, clip, sum, noise. Each arrow of the flow is a function with a name."""
+"""One private step: select, mask, clip, sum, round, noise. Each arrow of the flow is a function with a name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -11,13 +12,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sparsedp.randomness import NoiseSource, grid_of
-from sparsedp.randomness.torch_normals import normals, round_to_grid_
+from sparsedp.clipping import Captured
+from sparsedp.randomness import NoiseSource
+from sparsedp.randomness.lattice import lattice_of, release_on_lattice
 from sparsedp.rows import RowGradient, RowSpace
-from sparsedp.selection import Rule, Selected
-from sparsedp.training.batch import LogicalBatch, ScoredBatch
+from sparsedp.selection import Batch, Rule, Selected
+from sparsedp.training.batch import CLIP_SLACK, LogicalBatch, ScoredBatch
 
 Floats = NDArray[np.float32]
+Sums = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 class StepGradient(NamedTuple):
@@ -33,103 +37,268 @@ class StepGradient(NamedTuple):
     dense_size: int
 
 
-def private_gradient(
-    batch: LogicalBatch,
-    rule: Rule,
-    dense: Mapping[str, Tensor],
-    source: NoiseSource,
-    *,
-    rows_owe: bool = False,
-) -> StepGradient:
-    """Select rows, then sum the masked and jointly clipped gradients and add noise to all that was selected.
+class PrivateStep:
+    """Algorithm 1 of the FEST paper on one logical batch, whichever pieces it comes in.
 
-    Guarantee: that of the rule's selection; given the selected rows the sum moves by at most
-    ``rule.sensitivity`` when an example comes or goes, and every coordinate of it gets Gaussian noise of
-    ``rule.noise_multiplier`` times that. Rounded to a public grid, divided by the public ``rule.batch``.
-    With ``rows_owe`` the tables' gradients are those of the touched rows without noise, which the caller
-    takes upon itself to add before anybody looks (see ``LazyNoise``).
+    Guarantee: that of the rule's selection; given the selected rows, the sum of the masked and jointly clipped
+    gradients moves by at most ``rule.sensitivity`` when an example comes or goes, and every coordinate of it
+    gets Gaussian noise of ``rule.noise_multiplier`` times that. Sums are taken in float64, rounded to a public
+    lattice, and the noise is an integer number of lattice cells, added last (``release_on_lattice``); what
+    is divided by the public ``rule.batch`` is the noised sum. ``pay`` is called once, before anything private
+    meets noise.
+
+    A rule that looks at no gradients lets each piece be summed and forgotten as it comes. Otherwise the
+    pieces are kept until the batch is whole. With ``lazy`` only touched rows get noise here; the caller takes
+    upon itself that all other rows get theirs before anybody looks (see ``LazyNoise``).
     """
-    selected = rule.select(ScoredBatch(batch, rule), source.selection)
-    layout = Layout(rule.space, selected, dense, noised_tables=not rows_owe)
-    survivors = batch.surviving(selected)
-    weights = batch.clip_weights(_squared_norms(batch, survivors, layout), rule.clip, rule.batch)
-    std = rule.noise_multiplier * rule.sensitivity / rule.batch
-    if rule.batch_clip is None:
-        flat = _noise(layout, std, source)  # sums are added onto the noise: one pass less
-        _accumulate(batch, survivors, weights, layout, flat)
-    else:
-        flat = np.zeros(layout.size, dtype=np.float32)
-        _accumulate(batch, survivors, weights, layout, flat)
-        flat *= min(1.0, rule.batch_clip / max(float(np.linalg.norm(flat.astype(np.float64))), 1e-30))
-        flat += _noise(layout, std, source)
-    if std > 0:
-        round_to_grid_(flat, grid_of(std))
-    gradient = layout.gradient(flat)
-    if rows_owe:
-        gradient.tables.update(_touched_rows(batch, survivors, weights))
-    return gradient
-
-
-class Layout:
-    """Where each parameter's noised coordinates lie in one flat buffer, so that noise is drawn in bulk."""
 
     def __init__(
-        self, space: RowSpace, selected: Selected, dense: Mapping[str, Tensor], noised_tables: bool = True
+        self,
+        rule: Rule,
+        dense: Mapping[str, Tensor],
+        source: NoiseSource,
+        pay: Callable[[], None],
+        *,
+        lazy: bool = False,
     ) -> None:
-        self.space = space
-        self.dense = dense
-        self.rows: list[NDArray[np.int64] | None] = [
-            *space.split(selected.rows),
-            *[None] * len(space.always_on),
-        ]
+        self._rule = rule
+        self._dense = dense
+        self._source = source
+        self._charge = pay
+        self._is_paid = False
+        self._lazy = lazy
+        self._kept: list[Captured] = []
+        self._sums: StepSums | None = None
+        self.clip_factors: list[Sums] = []
+        """NOT PRIVATE: what the examples' gradients were multiplied with."""
+        self.finite: list[NDArray[np.bool_]] = []
+        """NOT PRIVATE: which examples had a finite gradient."""
+
+    @property
+    def has_selected(self) -> bool:
+        """The rows are chosen: pieces are summed as they come."""
+        return self._sums is not None
+
+    def select_unseen(self) -> None:
+        """Choose the rows without looking at the batch, for a rule that does not."""
+        nobody = LogicalBatch([], self._rule.space)
+        self._use(self._rule.select(ScoredBatch(nobody, self._rule), self._source.selection))
+
+    def select_by_ids(self, batch: Batch) -> None:
+        """Lines 5 to 8: choose the rows by what the whole batch reads, before its gradients are known."""
+        self._pay()
+        self._use(self._rule.select(batch, self._source.selection))
+
+    def add(self, piece: Captured) -> None:
+        """Sum a piece, or keep it until the rows are chosen."""
+        if self._sums is None:
+            self._kept.append(piece)
+        else:
+            self._accumulate(LogicalBatch([piece], self._rule.space))
+
+    def release(self) -> StepGradient:
+        """Lines 9 to 11 for what is left, and the noise."""
+        self._pay()
+        if self._sums is None:
+            batch = LogicalBatch(self._kept, self._rule.space)
+            self._use(self._rule.select(ScoredBatch(batch, self._rule), self._source.selection))
+            self._accumulate(batch)
+            self._kept = []
+        assert self._sums is not None
+        return self._sums.release(self._source)
+
+    def _pay(self) -> None:
+        if not self._is_paid:
+            self._charge()
+            self._is_paid = True
+
+    def _use(self, selected: Selected) -> None:
+        self._selected = selected
+        self._sums = StepSums(self._rule, selected, self._dense, lazy=self._lazy)
+
+    def _accumulate(self, batch: LogicalBatch) -> None:
+        """Lines 9 and 10: mask, clip jointly, add to the sums."""
+        assert self._sums is not None
+        survivors = batch.surviving(self._selected)
+        masks = self._sums.masks
+        squared_norms = (
+            batch.masked_squared_norms(survivors, masks) if masks else batch.squared_norms(survivors)
+        )
+        weights = batch.clip_weights(squared_norms, self._rule.clip)
+        self._sums.add(batch, survivors, weights)
+        self.clip_factors.append(batch.clip_factors)
+        self.finite.append(batch.finite)
+
+
+class StepSums:
+    """The clipped sums of a step in float64: dense parameters and selected rows in one flat buffer.
+
+    Of a table whose rows all get noise only the touched rows have sums.
+    """
+
+    def __init__(
+        self, rule: Rule, selected: Selected, dense: Mapping[str, Tensor], *, lazy: bool = False
+    ) -> None:
+        self._rule = rule
+        self._dense = dense
+        self._lazy = lazy
+        space = rule.space
+        self.rows: list[Ints | None] = [*space.split(selected.rows), *[None] * len(space.always_on)]
         """Per table the selected rows; None: all of them."""
         self.masks = _coordinate_masks(space, selected, self.rows)
-        self.row_counts = {
+        sizes = [parameter.numel() for parameter in dense.values()]
+        sizes += [
+            0 if rows is None else rows.size * table.dim
+            for table, rows in zip(space.tables, self.rows, strict=True)
+        ]
+        self._bounds = list(accumulate(sizes, initial=0))
+        self._flat: Sums = np.zeros(self._bounds[-1])
+        self._of_dense = {
+            name: torch.from_numpy(self._flat[self._bounds[n] : self._bounds[n + 1]]).view(parameter.shape)
+            for n, (name, parameter) in enumerate(dense.items())
+        }
+        self._targets = {
+            place: (rows, self._table(self._flat, place))
+            for place, rows in enumerate(self.rows)
+            if rows is not None
+        }
+        self._touched: dict[int, list[tuple[Ints, Sums]]] = {
+            place: [] for place, rows in enumerate(self.rows) if rows is None
+        }
+
+    def add(self, batch: LogicalBatch, survivors: Ints, weights: Floats) -> None:
+        """Add the examples' gradients, each times its weight."""
+        for name, out in self._of_dense.items():
+            batch.accumulate_dense(name, out, weights)
+        first_whole = len(self._rule.space.selectable)
+        batch.accumulate_rows(survivors, weights, self._targets)
+        for place, rows, sums in batch.row_sums(survivors, weights, first_whole):
+            self._touched[place].append((rows, sums))
+
+    def release(self, source: NoiseSource) -> StepGradient:
+        """Round to the lattice, add noise, divide by B."""
+        for place, (_, mask) in self.masks.items():
+            self._targets[place][1][...] *= mask
+        touched = {place: _merged(parts, self._dim(place)) for place, parts in self._touched.items()}
+        self._clip_mean([sums for _, sums in touched.values()])
+        noise = _Noise(self._rule, self._coordinates, source)
+        flat = noise.release(self._flat)
+        tables: dict[str, RowGradient | Tensor] = {}
+        for place, table in enumerate(self._rule.space.tables):
+            rows = self.rows[place]
+            if rows is not None:
+                values = self._table(flat, place)
+                if place in self.masks:
+                    values *= self.masks[place][1]
+            elif self._lazy:
+                rows, sums = touched[place]
+                values = noise.release(sums.ravel()).reshape(sums.shape)
+            else:
+                values = noise.release_table(table.rows, table.dim, *touched[place])
+            values_ = torch.from_numpy(values)
+            tables[table.name] = values_ if rows is None else RowGradient(torch.from_numpy(rows), values_)
+        dense = {
+            name: torch.from_numpy(flat[self._bounds[n] : self._bounds[n + 1]]).view(parameter.shape)
+            for n, (name, parameter) in enumerate(self._dense.items())
+        }
+        return self._described(dense, tables)
+
+    def _described(self, dense: dict[str, Tensor], tables: dict[str, RowGradient | Tensor]) -> StepGradient:
+        space = self._rule.space
+        row_counts = {
             table.name: table.rows if rows is None else rows.size
             for table, rows in zip(space.tables, self.rows, strict=True)
         }
-        self.coordinates = [self.row_counts[table.name] * table.dim for table in space.tables]
-        self.noised = list(enumerate(self.rows)) if noised_tables else []
-        sizes = [parameter.numel() for parameter in dense.values()]
-        if noised_tables:
-            sizes += self.coordinates
-        self._bounds = list(accumulate(sizes, initial=0))
-        self.size = self._bounds[-1]
-
-    def dense_views(self, flat: Floats) -> dict[str, Tensor]:
-        """The dense parameters' places in the buffer."""
-        return {
-            name: torch.from_numpy(flat[self._bounds[n] : self._bounds[n + 1]]).view(parameter.shape)
-            for n, (name, parameter) in enumerate(self.dense.items())
-        }
-
-    def table_view(self, flat: Floats, place: int) -> Floats:
-        """Table number ``place``: one line a selected row."""
-        n = len(self.dense) + place
-        return flat[self._bounds[n] : self._bounds[n + 1]].reshape(-1, self.space.tables[place].dim)
-
-    def gradient(self, flat: Floats) -> StepGradient:
-        """The finished buffer as gradients."""
-        tables: dict[str, RowGradient | Tensor] = {}
-        for place, rows in self.noised:
-            values = torch.from_numpy(self.table_view(flat, place))
-            name = self.space.tables[place].name
-            tables[name] = values if rows is None else RowGradient(torch.from_numpy(rows), values)
-        gradient_size = sum(self.coordinates)
-        for place, (_, mask) in self.masks.items():
-            gradient_size += int(np.count_nonzero(mask)) - self.coordinates[place]
+        size = sum(row_counts[table.name] * table.dim for table in space.tables)
+        for _, mask in self.masks.values():
+            size += int(np.count_nonzero(mask)) - mask.size
         return StepGradient(
-            dense=self.dense_views(flat),
+            dense=dense,
             tables=tables,
-            rows_per_table=self.row_counts,
-            gradient_size=gradient_size,
-            dense_size=self._bounds[len(self.dense)],
+            rows_per_table=row_counts,
+            gradient_size=size,
+            dense_size=self._bounds[len(self._dense)],
+        )
+
+    def _clip_mean(self, touched: Sequence[Sums]) -> None:
+        """WIDE's second clipping: the mean gradient, over all that was summed, to ``rule.batch_clip``."""
+        rule = self._rule
+        if rule.batch_clip is None:
+            return
+        norm = math.sqrt(sum(float(np.vdot(part, part)) for part in (self._flat, *touched)))
+        factor = min(1.0, rule.batch_clip * rule.batch * CLIP_SLACK / max(norm, 1e-300))
+        for part in (self._flat, *touched):
+            part *= factor
+
+    @property
+    def _coordinates(self) -> int:
+        return self._rule.space.coordinates + self._bounds[len(self._dense)]
+
+    def _dim(self, place: int) -> int:
+        return self._rule.space.tables[place].dim
+
+    def _table(self, flat: NDArray[np.floating], place: int) -> NDArray[np.floating]:
+        """Table number ``place`` in a flat buffer: one line a selected row."""
+        n = len(self._dense) + place
+        return flat[self._bounds[n] : self._bounds[n + 1]].reshape(-1, self._dim(place))
+
+
+class _Noise:
+    """The Gaussian mechanism on a step's sums, on a lattice that depends on public numbers alone."""
+
+    def __init__(self, rule: Rule, coordinates: int, source: NoiseSource) -> None:
+        self._std = rule.noise_multiplier * rule.sensitivity
+        self._divisor = rule.batch
+        self._stream = source.noise
+        if self._std > 0:
+            self._lattice = lattice_of(
+                std=self._std, sensitivity=rule.sensitivity, coordinates=max(coordinates, 1)
+            )
+
+    def release(self, sums: Sums) -> Floats:
+        """``(sums + noise) / B``."""
+        if self._std == 0:
+            return (sums / self._divisor).astype(np.float32)
+        out = np.empty(sums.size, dtype=np.float32)
+        self._fill(out, sums)
+        return out
+
+    def release_table(self, rows: int, dim: int, touched: Ints, sums: Sums) -> Floats:
+        """All rows of a table, of which the ``touched`` ones have ``sums``."""
+        values = np.zeros((rows, dim), dtype=np.float32)
+        if self._std > 0:
+            self._fill(values.reshape(-1), None)
+        if touched.size:  # drawn again, with their sums
+            values[touched] = self.release(sums.ravel()).reshape(sums.shape)
+        return values
+
+    def _fill(self, out: Floats, sums: Sums | None) -> None:
+        release_on_lattice(
+            out,
+            sums,
+            lattice=self._lattice,
+            std=self._std,
+            divisor=self._divisor,
+            stream=self._stream,
+            threads=torch.get_num_threads(),
         )
 
 
+def _merged(parts: Sequence[tuple[Ints, Sums]], dim: int) -> tuple[Ints, Sums]:
+    """The touched rows of all pieces, each once, with their sums."""
+    if not parts:
+        return np.empty(0, dtype=np.int64), np.empty((0, dim))
+    if len(parts) == 1:
+        return parts[0]
+    rows, place = np.unique(np.concatenate([rows for rows, _ in parts]), return_inverse=True)
+    sums = np.zeros((rows.size, dim))
+    np.add.at(sums, place, np.concatenate([each for _, each in parts]))
+    return rows, sums
+
+
 def _coordinate_masks(
-    space: RowSpace, selected: Selected, rows: list[NDArray[np.int64] | None]
-) -> dict[int, tuple[NDArray[np.int64], Floats]]:
+    space: RowSpace, selected: Selected, rows: list[Ints | None]
+) -> dict[int, tuple[Ints, Floats]]:
     """Where single coordinates were selected: per table its rows and which of their coordinates count."""
     if selected.coordinates is None:
         return {}
@@ -143,43 +312,3 @@ def _coordinate_masks(
         mask[np.searchsorted(own, local // table.dim), local % table.dim] = 1.0
         masks[place] = (own, mask)
     return masks
-
-
-def _squared_norms(batch: LogicalBatch, survivors: NDArray[np.int64], layout: Layout) -> NDArray[np.float64]:
-    if layout.masks:
-        return batch.masked_squared_norms(survivors, layout.masks)
-    return batch.squared_norms(survivors)
-
-
-def _noise(layout: Layout, std: float, source: NoiseSource) -> Floats:
-    """Gaussian noise on every selected coordinate, also on rows that no example touched."""
-    if std == 0:
-        return np.zeros(layout.size, dtype=np.float32)
-    flat = normals(layout.size, std, source.noise)
-    for place, (_, mask) in layout.masks.items():
-        layout.table_view(flat, place)[...] *= mask
-    return flat
-
-
-def _accumulate(
-    batch: LogicalBatch, survivors: NDArray[np.int64], weights: Floats, layout: Layout, flat: Floats
-) -> None:
-    """Add the weighted sums of the examples' gradients to the buffer."""
-    for name, out in layout.dense_views(flat).items():
-        batch.accumulate_dense(name, out, weights)
-    if not layout.noised:
-        return
-    targets = {place: (rows, layout.table_view(flat, place)) for place, rows in layout.noised}
-    batch.accumulate_rows(survivors, weights, targets)
-    for place, (_, mask) in layout.masks.items():
-        targets[place][1][...] *= mask
-
-
-def _touched_rows(
-    batch: LogicalBatch, survivors: NDArray[np.int64], weights: Floats
-) -> dict[str, RowGradient]:
-    nothing = torch.empty(0, dtype=torch.int64)
-    touched = {table.name: RowGradient(nothing, torch.empty(0, table.dim)) for table in batch.space.tables}
-    for place, rows, sums in batch.row_sums(survivors, weights):
-        touched[batch.space.tables[place].name] = RowGradient(torch.from_numpy(rows), torch.from_numpy(sums))
-    return touched

@@ -42,6 +42,11 @@ class EmbeddingBagRule(TableRule):
         )
         return run.trace(bags, output)
 
+    def ids(self, kept: Any) -> Tensor | None:
+        """See the base class."""
+        assert isinstance(kept, Bags)
+        return kept.ids if kept.offsets is None else None
+
     def gradients(self, module: nn.Module, kept: Any, grad: Tensor, wanted: Wanted) -> Parts:
         """See the base class."""
         assert isinstance(module, nn.EmbeddingBag)

@@ -74,6 +74,10 @@ class TableRule(Rule):
 
     parameters = frozenset({"weight"})
 
+    def ids(self, kept: Any) -> Tensor | None:
+        """The ids of a call with an example along dimension 0, where they alone say who reads what."""
+        return kept if isinstance(kept, Tensor) else None
+
 
 _RULES: dict[str, Rule] = {}
 _DERIVED: dict[str, Rule] = {}

@@ -1,0 +1,150 @@
+"""Where in a batch the ids of each table lie, so that a whole batch can be counted before it is run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sparsedp.clipping import Captured, TableInput
+from sparsedp.rows import Occurrences, Readings, RowCounts, RowSpace
+from sparsedp.selection.base import Ints
+from sparsedp.training.loader import array_leaves
+
+Inputs = Mapping[str, "list[TableInput] | None"]
+
+
+class _Source(NamedTuple):
+    """A view of one tensor of the batch."""
+
+    leaf: int
+    is_whole: bool
+    offset: int
+    shape: tuple[int, ...]
+    """Without dimension 0."""
+    strides: tuple[int, ...]
+    leaf_shape: tuple[int, ...]
+    """The shape that the tensor must have for this view, without dimension 0."""
+    padding_idx: int | None
+
+    def ids(self, leaves: Sequence[Any]) -> Tensor | None:
+        """The ids in another batch of the same form."""
+        leaf = leaves[self.leaf]
+        if self.is_whole:
+            return leaf  # type: ignore[no-any-return]
+        if tuple(leaf.shape[1:]) != self.leaf_shape or not leaf.is_contiguous():
+            return None
+        shape = (leaf.shape[0], *self.shape)
+        return leaf.as_strided(shape, self.strides, leaf.storage_offset() + self.offset)  # type: ignore[no-any-return]
+
+
+class IdSources:
+    """Learns from one captured piece which tensors of the batch the tables were given, as they are.
+
+    The counts of a whole batch then need none of its layer inputs. What a piece really reads is compared with
+    what was counted (``check``). Privacy does not hang on that: the counts are those of the examples' own ids
+    either way, and rows that were not selected are masked.
+    """
+
+    def __init__(self, sources: Mapping[str, list[_Source]]) -> None:
+        self._sources = sources
+
+    @staticmethod
+    def learn(captured: Captured, contents: Any, tables: Sequence[str]) -> IdSources | str:
+        """The sources of all ``tables``, or the name of one whose ids are not found in the batch."""
+        leaves = array_leaves(contents)
+        found = {}
+        for table in tables:
+            inputs = captured.table_inputs.get(table, [])
+            sources = None if inputs is None else [_source(each, leaves) for each in inputs]
+            if not sources or None in sources:
+                return table
+            found[table] = [source for source in sources if source is not None]
+        return IdSources(found)
+
+    def batch(self, pieces: Sequence[Any], space: RowSpace) -> IdsOfBatch | None:
+        """What all pieces of a batch read; None where a piece has another form than the one learnt from."""
+        parts: dict[str, list[Occurrences]] = {}
+        base = 0
+        for contents in pieces:
+            leaves, size = array_leaves(contents), 0
+            for table, sources in self._sources.items():
+                dim = space.tables[space.index[table]].dim
+                for source in sources:
+                    ids = source.ids(leaves)
+                    if ids is None:
+                        return None
+                    size = ids.shape[0]
+                    parts.setdefault(table, []).append(_lookups(ids, source.padding_idx, dim).after(base))
+            base += size
+        occurrences = {table: Occurrences.concatenate(each) for table, each in parts.items()}
+        return IdsOfBatch(Readings(space, occurrences, base), base)
+
+    def check(self, captured: Captured, contents: Any) -> None:
+        """Refuse a piece whose tables read other ids than those that were counted."""
+        leaves = array_leaves(contents)
+        for table, sources in self._sources.items():
+            inputs = captured.table_inputs.get(table) or []
+            expected = [source.ids(leaves) for source in sources]
+            same = len(inputs) == len(expected) and all(
+                ids is not None and torch.equal(given.ids, ids)
+                for given, ids in zip(inputs, expected, strict=True)
+            )
+            if not same:
+                raise ValueError(
+                    f"table {table!r}: was given other ids than those of the batch, or another number of times than "
+                    "in the first batch; change ids in the dataset or collate_fn, not in the training loop"
+                )
+
+
+class IdsOfBatch:
+    """Who reads which rows in a batch: enough for the contribution map."""
+
+    def __init__(self, readings: Readings, examples: int) -> None:
+        self.space = readings.space
+        self._readings = readings
+        self._everyone = np.ones(examples, dtype=np.bool_)
+
+    def contributions(self, norm: float, domain: Ints | None = None) -> RowCounts:
+        """``sum_i v_i min(1, norm / ||v_i||)``."""
+        return self._readings.contributions(norm, self._everyone, domain)
+
+    def scores(self) -> RowCounts:
+        """Not known before the gradients are."""
+        raise NotImplementedError
+
+
+def _source(given: TableInput, leaves: Sequence[Any]) -> _Source | None:
+    ids = given.ids
+    for number, leaf in enumerate(leaves):
+        if not isinstance(leaf, Tensor) or leaf.dtype != ids.dtype or not leaf.dim():
+            continue
+        if leaf.untyped_storage().data_ptr() != ids.untyped_storage().data_ptr():
+            continue
+        whole = leaf.shape == ids.shape and leaf.storage_offset() == ids.storage_offset()
+        whole = whole and leaf.stride() == ids.stride()
+        rows = ids.shape[0] == leaf.shape[0] and (ids.stride(0) == leaf.stride(0) or ids.shape[0] == 1)
+        if whole or (rows and leaf.is_contiguous()):
+            return _Source(
+                number,
+                whole,
+                ids.storage_offset() - leaf.storage_offset(),
+                tuple(ids.shape[1:]),
+                (leaf.stride(0), *ids.stride()[1:]),
+                tuple(leaf.shape[1:]),
+                given.padding_idx,
+            )
+    return None
+
+
+def _lookups(ids: Tensor, padding_idx: int | None, dim: int) -> Occurrences:
+    """The readings of one call, with a gradient of zero that all share."""
+    examples = torch.arange(ids.shape[0]).repeat_interleave(ids.shape[1:].numel())
+    flat = ids.reshape(-1).long()
+    if padding_idx is not None:
+        read = flat != padding_idx
+        flat, examples = flat[read], examples[read]
+    return Occurrences(flat, examples, torch.zeros(1, dim), sources=torch.zeros_like(flat))
