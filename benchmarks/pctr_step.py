@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from timing import interleaved, show
+from timing import endless, interleaved, show
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 
@@ -58,10 +58,10 @@ def private(data: list[Batch], selection: sdp.selection.Selection) -> Callable[[
         expected_batch_size=BATCH,
         poisson=False,
     )
-    turn = iter(range(10**9))
+    turns = endless(made.data_loader)
 
     def step() -> None:
-        numeric, ids, label = data[next(turn) % len(data)]
+        numeric, ids, label = next(turns)
         made.optimizer.zero_grad()
         bce(made.module(numeric, ids), label).backward()
         made.optimizer.step()

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from timing import interleaved, show
+from timing import endless, interleaved, show
 from torch import Tensor, nn
 
 import sparsedp as sdp
@@ -61,11 +61,12 @@ def private(model: Model, data: list[Tensor], selection: sdp.selection.Selection
         expected_batch_size=BATCH,
         poisson=False,
     )
-    turn = iter(range(10**9))
+    turns = endless(made.data_loader)
 
     def step() -> None:
+        ids = next(turns)
         made.optimizer.zero_grad()
-        torch.tanh(made.module(data[next(turn) % len(data)])).mean().backward()
+        torch.tanh(made.module(ids)).mean().backward()
         made.optimizer.step()
 
     return step

@@ -7,7 +7,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from rich.console import Console
@@ -33,6 +33,12 @@ def interleaved(cases: Mapping[str, Callable[[], Any]], rounds: int, repeats: in
     finally:
         gc.enable()
     return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def endless(batches: Iterable[Any]) -> Iterator[Any]:
+    """Epoch after epoch."""
+    while True:
+        yield from batches
 
 
 def show(title: str, rows: list[dict[str, Any]]) -> None:

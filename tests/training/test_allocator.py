@@ -26,20 +26,20 @@ MEASURE = f"""
     private = sdp.PrivacyEngine().make_private(
         module=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.01),
-        data_loader=[],
+        data_loader=[torch.randn(1024, 600)],
         noise_multiplier=1.0,
         max_grad_norm=1.0,
         expected_batch_size=1024,
         poisson=False,
     )
-    features = torch.randn(1024, 600)
 
     def steps(count: int) -> int:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         for _ in range(count):
-            private.optimizer.zero_grad()
-            private.module(features).mean(dim=1).mean().backward()
-            private.optimizer.step()
+            for features in private.data_loader:
+                private.optimizer.zero_grad()
+                private.module(features).mean(dim=1).mean().backward()
+                private.optimizer.step()
         return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
     steps({STEPS})
