@@ -17,7 +17,7 @@ def test_shares_its_squares_with_the_weight():
 def test_values_of_any_shape():
     values = torch.randn(4, 2, 3, 5)
     gradient = Materialised(values)
-    assert torch.allclose(gradient.squared_norms(), values.square().sum((1, 2, 3)))
+    assert torch.allclose(gradient.squared_norms(), values.square().sum((1, 2, 3)).double())
     out = torch.zeros(2, 3, 5)
     gradient.accumulate(out, torch.tensor([1.0, 2.0, 3.0, 4.0]))
     assert torch.allclose(

@@ -63,3 +63,17 @@ def test_factors_are_not_changed():
     gradient.accumulate(torch.zeros(5, 3), torch.rand(4))
     assert torch.equal(a, before[0])
     assert torch.equal(g, before[1])
+
+
+@pytest.mark.parametrize("length", [None, 2, 40])
+@pytest.mark.parametrize(("input_size", "grad_size"), [(1e18, 1e-23), (1e-23, 1e18), (1e15, 1e-22)])
+def test_norms_of_factors_that_float32_cannot_square(length, input_size, grad_size):
+    shape = (3,) if length is None else (3, length)
+    a, g = torch.randn(*shape, 30), torch.randn(*shape, 31)
+    a[1], g[1] = a[1] * input_size, g[1] * grad_size
+    exact = (
+        torch.bmm((g if length else g.unsqueeze(1)).double().mT, (a if length else a.unsqueeze(1)).double())
+        .square()
+        .sum((1, 2))
+    )
+    assert torch.allclose(OuterProducts(a, g).squared_norms(), exact, rtol=1e-3, atol=0.0)

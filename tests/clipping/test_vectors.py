@@ -7,10 +7,10 @@ from sparsedp.clipping.vectors import Vectors, row_squares, wide
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_squares_are_float32_or_better(dtype):
+def test_squares_are_float64(dtype):
     values = torch.full((3, 4), 300.0, dtype=dtype)
     squares = row_squares(values)
-    assert squares.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    assert squares.dtype == torch.float64
     assert torch.allclose(squares.float(), torch.full((3,), 4 * values[0, 0].float() ** 2))
 
 
@@ -23,3 +23,14 @@ def test_lengths_are_computed_once():
     vectors = Vectors(torch.randn(2, 3, 4))
     assert vectors.squares.shape == (2, 3)
     assert vectors.squares is vectors.squares
+
+
+@pytest.mark.parametrize("size", [1e-44, 1e-30, 1e-23, 1e20, 1e30])
+def test_squares_neither_vanish_nor_overflow(size):
+    values = torch.full((2, 3), size)
+    values[1] = 1.0
+    exact = values.double().square().sum(1)
+    assert torch.allclose(row_squares(values), exact, rtol=1e-6, atol=0.0)
+    assert torch.linalg.vector_norm(values[0]).double() ** 2 != pytest.approx(
+        float(exact[0]), rel=1e-3, abs=0.0
+    )

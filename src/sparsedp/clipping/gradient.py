@@ -35,7 +35,7 @@ class PerExampleGradient(ABC):
 
     @abstractmethod
     def squared_norms(self) -> Tensor:
-        """``||G_i||^2`` for each example: (B,), float32 (float64 where the layer computes in float64)."""
+        """``||G_i||^2`` for each example: (B,), float64."""
 
     def accumulate(self, out: Tensor, weights: Tensor) -> None:
         """``out += sum_i weights[i] * G_i``, in place; ``weights`` is (B,), ``out`` is float64.

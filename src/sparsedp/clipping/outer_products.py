@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sparsedp.clipping.gradient import CHUNK, DOUBT, SUMMED_AT_ONCE, Summand
 from sparsedp.clipping.materialised import Materialised
-from sparsedp.clipping.vectors import Vectors, wide
+from sparsedp.clipping.vectors import SAFE_NORMS, Vectors, wide
 
 MOST_POSITIONS = 1 << 12
 """How many positions of sequences are summed at once, if that is fewer examples than ``SUMMED_AT_ONCE``."""
@@ -115,11 +115,21 @@ def _made_squares(a: Tensor, g: Tensor) -> Tensor:
 
 def _gram_squares(a: Tensor, g: Tensor) -> Tensor:
     aa, gg = torch.bmm(a, a.mT), torch.bmm(g, g.mT)
-    sizes = (aa.diagonal(dim1=1, dim2=2) * gg.diagonal(dim1=1, dim2=2)).sqrt().sum(1).square()
-    squares = (aa * gg).flatten(1).sum(1)
-    doubtful = (squares < DOUBT * sizes).nonzero().flatten()
-    if doubtful.numel():
+    a_squares, g_squares = aa.diagonal(dim1=1, dim2=2).double(), gg.diagonal(dim1=1, dim2=2).double()
+    sizes = (a_squares * g_squares).sqrt().sum(1).square()
+    squares = (aa * gg).flatten(1).sum(1).double()
+    doubtful = (squares < DOUBT * sizes) | _unsafe(a_squares, a) | _unsafe(g_squares, g) | ~squares.isfinite()
+    found = doubtful.nonzero().flatten()
+    if found.numel():
         step = max(1, CHUNK // (a.shape[2] * g.shape[2]))
-        for some in torch.split(doubtful, step):
-            squares[some] = _made_squares(a[some], g[some])
+        for some in torch.split(found, step):
+            squares[some] = _made_squares(a[some].double(), g[some].double())
     return squares
+
+
+def _unsafe(squares: Tensor, vectors: Tensor) -> Tensor:
+    """Which examples' squared lengths float32 may have lost, though they are not all zero."""
+    unsafe = squares.sum(1) < SAFE_NORMS[0] ** 2
+    if unsafe.any():
+        unsafe[unsafe.clone()] = (vectors[unsafe] != 0).flatten(1).any(1)
+    return unsafe

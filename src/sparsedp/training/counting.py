@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 from sparsedp.clipping import Capture, Captured
 from sparsedp.rows import Readings, RowCounts, RowSpace
+from sparsedp.training.loader import FixedLoader, PoissonLoader, examples_in
 
 
 def count_rows(
@@ -18,24 +21,78 @@ def count_rows(
 ) -> Mapping[str, RowCounts]:
     """One pass over ``loader``: the joint histogram of rows read, each example's part clipped to ``norm``.
 
-    Which ids go to which table is what the model itself reads, so the model runs on every batch of
-    ``(features, label)``; where the counts are known already, give them instead of a loader. The result is
-    private: noise comes after.
+    Which ids go to which table is what the model itself reads, so the model runs on every batch; where the
+    counts are known already, give them instead of a loader. The loader must hold each example once. The result
+    is private: noise comes after.
     """
+    _check_once(loader)
     total = {table.name: RowCounts(np.empty(0, np.int64), np.empty(0)) for table in space.selectable}
     was_training = module.training
     module.train()
     try:
-        for features, _ in loader:
-            inputs = features if isinstance(features, tuple | list) else (features,)
-            outputs = [leaf for leaf in tree_leaves(module(*inputs)) if isinstance(leaf, Tensor)]
+        for batch in loader:
+            args, kwargs = inputs_of(module, batch)
+            outputs = [leaf for leaf in tree_leaves(module(*args, **kwargs)) if isinstance(leaf, Tensor)]
             sum(leaf.sum() for leaf in outputs if leaf.requires_grad).backward()  # type: ignore[union-attr]
             for captured in capture.take():
+                _check_examples(captured, batch)
                 for name, counts in _clipped(captured, norm, space).items():
                     total[name] = _add(total[name], counts)
     finally:
         module.train(was_training)
     return total
+
+
+def inputs_of(module: nn.Module, batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What of a batch the model's forward takes: items by position or, from a mapping, by name; labels are left out."""
+    parameters = inspect.signature(module.forward).parameters.values()
+    if isinstance(batch, Mapping):
+        open_ended = any(each.kind is each.VAR_KEYWORD for each in parameters)
+        names = {each.name for each in parameters}
+        return (), {name: value for name, value in batch.items() if open_ended or name in names}
+    if not isinstance(batch, tuple | list):
+        return (batch,), {}
+    if len(batch) == 2 and isinstance(batch[0], tuple | list):
+        return tuple(batch[0]), {}
+    if len(batch) == 2 and isinstance(batch[0], Mapping):
+        return (), dict(batch[0])
+    positional = [
+        each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+    ]
+    needed = sum(each.default is each.empty for each in positional)
+    if any(each.kind is each.VAR_POSITIONAL for each in parameters):
+        needed = max(len(batch) - 1, 1)
+    if len(batch) < needed:
+        raise ValueError(
+            f"private_top_k: the loader gives {len(batch)} items a batch and the model's forward takes {needed}; give "
+            "a loader of (inputs ..., label), or the counts themselves"
+        )
+    return tuple(batch[: max(needed, 1)]), {}
+
+
+def _check_once(loader: Any) -> None:
+    """Refuse a loader that may hold an example twice."""
+    if isinstance(loader, PoissonLoader | FixedLoader):
+        raise ValueError(
+            "private_top_k: give the plain loader, not private.data_loader, whose batches are for training"
+        )
+    sampler = getattr(loader, "sampler", None)
+    if isinstance(loader, DataLoader) and (
+        not isinstance(sampler, RandomSampler | SequentialSampler | None)
+        or getattr(sampler, "replacement", False)
+    ):
+        raise ValueError(
+            f"private_top_k: the loader samples with {type(sampler).__name__}, which may give an example twice"
+        )
+
+
+def _check_examples(captured: Captured, batch: Any) -> None:
+    examples = examples_in(batch)
+    if examples is not None and captured.batch_size != examples:
+        raise ValueError(
+            f"private_top_k: the model has {captured.batch_size} entries along dimension 0 for a batch of {examples} "
+            "examples; dimension 0 must be the examples in every layer"
+        )
 
 
 def _clipped(captured: Captured, norm: float, space: RowSpace) -> dict[str, RowCounts]:

@@ -57,7 +57,7 @@ def test_any_shape(batch, length, width, height, sequence):
     assert torch.allclose(out, made.sum(0))
 
 
-def test_half_precision_activations_have_float32_norms():
+def test_half_precision_activations_have_float64_norms():
     layer = nn.Linear(64, 32)
     capture = Capture(layer, loss_reduction="sum")
     x = torch.randn(6, 5, 64)
@@ -68,9 +68,9 @@ def test_half_precision_activations_have_float32_norms():
     (out.float() * 300).sum().backward()
     [captured] = capture.take()
     for gradient in captured.dense.values():
-        assert gradient.squared_norms().dtype == torch.float32
+        assert gradient.squared_norms().dtype == torch.float64
     expected = 300**2 * 32 * x.sum(1).square().sum(1)
-    assert torch.allclose(captured.dense["weight"].squared_norms(), expected, rtol=1e-2)
+    assert torch.allclose(captured.dense["weight"].squared_norms(), expected.double(), rtol=1e-2)
 
 
 def test_an_empty_batch(check):
