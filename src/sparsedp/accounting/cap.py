@@ -6,6 +6,7 @@ from sparsedp.accounting.budget import BudgetExceeded
 from sparsedp.accounting.events import DpEvent, Events
 from sparsedp.accounting.ledger_allowance import Allowance
 from sparsedp.accounting.ledger_events import event_key
+from sparsedp.accounting.pld import tolerance
 from sparsedp.accounting.validation import check_count, check_delta, check_epsilon
 
 
@@ -16,16 +17,19 @@ class EpsilonCap:
     cap on a ledger (`Ledger.spend`, `Ledger.stepper`), then `epsilon_of` everything the run has paid for is
     at most `target_epsilon`, after any number of crashes and resumes; on a ledger what was paid includes the
     steps that crashes took away. Proof: the account never passes a mix of events whose epsilon was computed
-    and found within the target (`Allowance`). A run that lost steps therefore takes fewer of them.
+    and lies below the target by the accountant's tolerance (`Allowance`), so that what the accountant says of
+    a part of the mix is within the target too. A run that lost steps therefore takes fewer of them.
 
     `planned_steps` is how many steps the noise was calibrated for. It saves computations and tells a ledger
     how many steps it may reserve at once; it is no limit.
     """
 
     def __init__(self, target_epsilon: float, target_delta: float, planned_steps: int = 0) -> None:
+        self.target_epsilon = check_epsilon(target_epsilon, "target_epsilon")
+        self.target_delta = check_delta(target_delta, "target_delta")
         self.allowance = Allowance(
-            check_epsilon(target_epsilon, "target_epsilon"),
-            check_delta(target_delta, "target_delta"),
+            self.target_epsilon - tolerance(self.target_epsilon),
+            self.target_delta,
             check_count("planned_steps", planned_steps, minimum=0),
         )
 
@@ -52,7 +56,7 @@ class EpsilonCap:
     def refusal(self, account: str) -> BudgetExceeded:
         """The error for an event that does not fit beside an account, which is described in words."""
         return BudgetExceeded(
-            f"one more step would pass the budget of target_epsilon {self.allowance.epsilon:g} at delta "
-            f"{self.allowance.delta:g}: {account}. It was refused before its noise was drawn; what was "
+            f"one more step would pass the budget of target_epsilon {self.target_epsilon:g} at delta "
+            f"{self.target_delta:g}: {account}. It was refused before its noise was drawn; what was "
             "released before stays within the target"
         )

@@ -125,6 +125,11 @@ class Ledger:
         return tuple(self._book.runs.values())
 
     @property
+    def shared(self) -> bool:
+        """Has a run of another name written to it, as far as was read?"""
+        return any(run.name != self._run for run in self._book.runs.values())
+
+    @property
     def position(self) -> int:
         """Bytes committed so far; only grows."""
         self._look()
@@ -315,7 +320,10 @@ class Ledger:
             raise limit.refusal(key, self._run, self.path)
         events = {name: known for name, known, _ in self._book.known()} | {key: event}
         find_out = limit.allowance.admit if kind == "spend" else limit.allowance.extend
-        find_out(events, dict(limit.counts), key, wanted)
+        try:
+            find_out(events, dict(limit.counts), key, wanted)
+        except BudgetExceeded as refusal:
+            raise refusal if limit.cap is None else limit.refusal(key, self._run, self.path) from None
 
     def _append(self, descriptor: int, event: DpEvent, entry: Record) -> None:
         """Write an entry about `event`, and before it what a reader needs to understand it."""
