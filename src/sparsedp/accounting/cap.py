@@ -57,6 +57,5 @@ class EpsilonCap:
         """The error for an event that does not fit beside an account, which is described in words."""
         return BudgetExceeded(
             f"one more step would pass the budget of target_epsilon {self.target_epsilon:g} at delta "
-            f"{self.target_delta:g}: {account}. It was refused before its noise was drawn; what was "
-            "released before stays within the target"
+            f"{self.target_delta:g}, which is a cap: {account}"
         )

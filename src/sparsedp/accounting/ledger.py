@@ -41,8 +41,8 @@ class _Limit(NamedTuple):
         steps = self.counts.get(key, 0)
         if self.cap is not None:
             return self.cap.refusal(
-                f"run {run!r} has {steps} steps like it on the ledger {path}, with those that crashes lost "
-                "(another training on the same data needs a name of its own: Ledger.open(path, run=...))"
+                f"run {run!r} has {steps} steps like it on the ledger {path}, also those that crashes took away "
+                "(if this is another training on the same data: Ledger.open(path, run=another name))"
             )
         return BudgetExceeded(
             f"the budget of epsilon {self.allowance.epsilon:g} at delta {self.allowance.delta:g} would be "
