@@ -7,13 +7,16 @@ import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 from dp_accounting import ComposedDpEvent, GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent
+from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparsedp.accounting.calibration import epsilon_of
 from sparsedp.accounting.ledger import Ledger
+from sparsedp.accounting.ledger_events import event_key
 from sparsedp.accounting.ledger_format import LedgerDamaged
 from sparsedp.accounting.users import user_step_event, user_unit
 
@@ -213,7 +216,7 @@ def test_a_fork_cannot_use_or_give_back_its_parents_steps(tmp_path):
     assert counts(path) == {STEP: 1}
 
 
-def test_the_position_only_grows_and_exposes_an_older_copy(tmp_path):
+def test_the_position_only_grows_and_a_mark_exposes_an_older_copy(tmp_path):
     path, old = tmp_path / "data.ledger", tmp_path / "old"
     positions = []
     with Ledger.open(path) as ledger:
@@ -223,11 +226,29 @@ def test_the_position_only_grows_and_exposes_an_older_copy(tmp_path):
         for _ in range(9):
             step()
             positions.append(ledger.position)
-        noted = ledger.position
+        noted = ledger.mark
     assert positions == sorted(positions)
-    assert Ledger.open(path, at_least=noted).position > noted
+    Ledger.open(path).require_mark(noted)
+    Ledger.read(path).require_mark(noted)
     with pytest.raises(LedgerDamaged, match="older copy"):
-        Ledger.open(old, at_least=noted)
+        Ledger.open(old).require_mark(noted)
+
+
+def test_an_older_copy_that_grew_since_and_another_ledger_are_exposed(tmp_path):
+    """Both are longer than what was noted: comparing lengths would let the forgotten steps pass."""
+    path, old, other = (tmp_path / name for name in ("data.ledger", "old", "other"))
+    with Ledger.open(path) as ledger:
+        ledger.spend(ONCE)
+        shutil.copyfile(path, old)
+        ledger.spend(STEP, 100)
+        noted, length = ledger.mark, ledger.position
+    for stale in (old, other):
+        with Ledger.open(stale) as ledger:
+            for _ in range(20):
+                ledger.spend(ONCE)
+            assert ledger.position > length
+            with pytest.raises(LedgerDamaged, match="older copy of the ledger, or another"):
+                ledger.require_mark(noted)
 
 
 def test_a_ledger_opened_for_reading_cannot_be_written(tmp_path):
@@ -367,3 +388,30 @@ def test_any_sequence_of_work_and_crashes_counts_at_least_what_happened(
         assert taken <= total.get(STEP, 0) <= taken + crashes * (reserve - 1)
     ledger.close()
     assert taken <= counts(path).get(STEP, 0) <= taken + crashes * (reserve - 1)
+
+
+MIDDLE = np.linspace(0.0, 1.0, 1201)
+MIXTURES = [
+    MixtureOfGaussiansDpEvent(
+        2.0, tuple(range(1201)), np.eye(1201)[where] if where else MIDDLE / MIDDLE.sum()
+    )
+    for where in (0, 500, 700)
+]
+"""Long arrays that differ in the middle, where numpy's `repr` leaves them out."""
+
+
+def test_events_are_told_apart_to_the_last_digit_whatever_numpy_prints(tmp_path):
+    near = [GaussianDpEvent(np.float64(1.0)), GaussianDpEvent(np.nextafter(1.0, 2.0))]
+    short = [MixtureOfGaussiansDpEvent(1.0, (0.0, 1.0), np.array([0.5 - x, 0.5 + x])) for x in (1e-6, 2e-6)]
+    path = tmp_path / "data.ledger"
+    with np.printoptions(precision=3, suppress=True), Ledger.open(path) as ledger:
+        assert len({repr(event) for event in MIXTURES[1:]}) == 1  # the control: what they looked like
+        assert len({repr(event) for event in short}) == 1
+        for count, event in enumerate([*MIXTURES, *near, *short], start=1):
+            ledger.spend(event, count)
+            ledger.stepper(event, reserve=2)()
+        found = ledger.events()
+    assert [count for _, count in found] == list(range(2, 9))
+    recorded = Ledger.read(path).events()
+    for (event, _), original in zip(recorded, [*MIXTURES, *near, *short], strict=True):
+        assert event_key(event) == event_key(original)

@@ -17,7 +17,7 @@ def book_of(*records):
 
 
 def total(book):
-    return sum(count for _, count in book.known())
+    return sum(count for *_, count in book.known())
 
 
 def test_reservations_count_until_their_writer_settles():

@@ -6,6 +6,7 @@ import os
 import random
 import resource
 import shutil
+from pathlib import Path
 
 import pytest
 from dp_accounting import GaussianDpEvent, LaplaceDpEvent
@@ -145,6 +146,37 @@ def test_a_file_that_is_no_ledger_is_refused(tmp_path, content):
         with pytest.raises(ValueError, match="not a ledger"):
             way(path)
     assert path.read_bytes() == content
+
+
+@pytest.fixture
+def pipe(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    return tmp_path / "pipe"
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "/dev/null", "/dev/tty", "/dev", "", "pipe", "link"])
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path, pipe, name):
+    """/dev/zero never ends, and a pipe without a writer never begins."""
+    path = tmp_path / name if name in ("pipe", "link") else Path(name)
+    if name == "link":
+        path.symlink_to("/dev/zero")
+    for way in (Ledger.open, Ledger.read):
+        with pytest.raises((ValueError, OSError), match=r"ledger must be a regular file|No such device"):
+            way(path)
+
+
+def test_a_large_file_that_is_no_ledger_is_not_read_whole(tmp_path):
+    path = tmp_path / "large"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)  # a sparse file: a terabyte that would take hours to read
+    with pytest.raises(ValueError, match="not a ledger"):
+        Ledger.open(path)
+
+
+def test_a_link_to_a_ledger_is_the_ledger(small, tmp_path):
+    (tmp_path / "link").symlink_to(small)
+    Ledger.open(tmp_path / "link").spend(GAUSSIAN)
+    assert counts(small) == [4, 6]
 
 
 def test_an_entry_cut_short_is_set_aside_said_and_never_counted_less_than_before(small, tmp_path):

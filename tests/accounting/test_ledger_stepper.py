@@ -1,8 +1,13 @@
+import math
+from itertools import accumulate
+
+import pytest
+
 from sparsedp.accounting import ledger_stepper
 from sparsedp.accounting.ledger_stepper import Stepper
 
 
-def batches_of(seconds_to_disk, seconds_a_step, steps, monkeypatch, reserve=None):
+def batches_of(seconds_to_disk, seconds_a_step, steps, monkeypatch, reserve=None, planned=0):
     """The sizes of the reservations made on a pretended disk by pretended steps."""
     now = 0.0
     batches = []
@@ -14,22 +19,31 @@ def batches_of(seconds_to_disk, seconds_a_step, steps, monkeypatch, reserve=None
         return wanted, seconds_to_disk
 
     monkeypatch.setattr(ledger_stepper.time, "monotonic", lambda: now)
-    step = Stepper("event", enter, lambda taken, unused: None, reserve=reserve)
+    step = Stepper("event", enter, lambda taken, unused: None, reserve=reserve, planned=planned)
     for _ in range(steps):
         step()
         now += seconds_a_step
     return batches
 
 
-def test_an_ordinary_disk_gets_64_steps_at_a_time(monkeypatch):
-    assert set(batches_of(0.0005, 0.005, 1000, monkeypatch)) == {64}
+def test_an_ordinary_disk_gets_one_step_at_a_time(monkeypatch):
+    assert batches_of(0.0001, 0.01, 900, monkeypatch, planned=900) == [1] * 900
 
 
-def test_a_slow_disk_costs_less_than_a_hundredth_of_a_step(monkeypatch):
-    for disk, step in [(0.015, 0.005), (0.03, 0.1), (0.003, 0.0001)]:
-        batches = batches_of(disk, step, 20000, monkeypatch)
-        assert disk * len(batches) / 20000 < max(0.01 * step, 50e-6)
-        assert max(batches) <= 1024
+@pytest.mark.parametrize("planned", [0, 20_000])
+@pytest.mark.parametrize(("disk", "step"), [(0.0, 0.001), (0.0004, 0.01), (0.015, 0.005), (10.0, 0.001)])
+def test_a_crash_never_loses_more_than_a_hundredth_of_the_run(monkeypatch, disk, step, planned):
+    batches = batches_of(disk, step, 20_000, monkeypatch, planned=planned)
+    for before, batch in zip(accumulate(batches, initial=0), batches, strict=False):
+        assert batch <= max(1, max(planned, before + 1) / 100)
+    # Nor is it one record a step for ever: the file stays small, however long the run.
+    assert len(batches) <= 100 / 0.9 + 1000 * (1 if planned else math.log(20_000 / 100))
+
+
+def test_a_slow_disk_costs_a_fiftieth_of_a_step_where_that_is_possible(monkeypatch):
+    for disk, step in [(0.003, 0.005), (0.03, 0.1), (0.003, 0.0001)]:
+        batches = batches_of(disk, step, 20_000, monkeypatch, planned=20_000)
+        assert disk * len(batches) / 20_000 < max(0.025 * step, 30e-6)
 
 
 def test_a_reserve_that_was_asked_for_is_kept(monkeypatch):

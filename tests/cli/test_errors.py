@@ -82,23 +82,41 @@ def small_files(limit: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "checkpoint_every", "named"),
-    [
-        ("adafest", 3, "checkpoint.pt"),
-        ("adafest", 500, "model.safetensors"),
-        ("non-private", 3, "checkpoint.pt"),
-    ],
-)
-def test_a_full_disk_is_one_line_and_the_run_can_be_resumed(
-    algorithm: str, checkpoint_every: int, named: str, tmp_path: Path
-) -> None:
-    asked = config(algorithm, batch_size=250, checkpoint_every=checkpoint_every)
+@pytest.mark.parametrize("algorithm", ["adafest", "non-private"])
+def test_a_full_disk_is_one_line_and_the_run_can_be_resumed(algorithm: str, tmp_path: Path) -> None:
+    asked = config(algorithm, batch_size=250, checkpoint_every=3)
     (tmp_path / "run.yaml").write_text(asked.to_yaml())
     with small_files(200_000):
         result = invoke("train", "--config", tmp_path / "run.yaml", "--out", tmp_path / "run", "--json")
-    assert_refused(result, named, "File too large")
+    assert_refused(result, "checkpoint.pt", "File too large")
     assert not list((tmp_path / "run").rglob("*.partial"))
     resumed = invoke("resume", tmp_path / "run", "--json")
     assert resumed.exit_code == 0
     assert RunFolder(tmp_path / "run").weights.exists()
+
+
+def test_a_disk_that_is_full_at_the_end_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "run.yaml").write_text(config("adafest").to_yaml())
+    train = ["train", "--config", tmp_path / "run.yaml", "--out", tmp_path / "run", "--json"]
+    with monkeypatch.context() as patched, small_files(200_000):
+        patched.setattr("sparsedp.runs.job.write_state", lambda *_: None)  # checkpoints are larger still
+        result = invoke(*train)
+    assert_refused(result, "model.safetensors", "File too large")
+    assert not list((tmp_path / "run").rglob("*.partial"))
+
+
+@pytest.mark.parametrize("ledger", ["/dev/zero", "/dev/null", "/dev"])
+def test_a_ledger_that_is_no_regular_file(ledger: str, tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(config("adafest", ledger=ledger).to_yaml())
+    arguments = ["--config", tmp_path / "run.yaml", "--out", tmp_path / "run", "--json"]
+    assert_refused(invoke("train", *arguments), "ledger must be a regular file", ledger)
+
+
+def test_epsilon_that_interruptions_used_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All steps paid for, none saved: one line, exit code 2."""
+    (tmp_path / "run.yaml").write_text(config("adafest").to_yaml())
+    with monkeypatch.context() as patched:
+        patched.setattr("sparsedp.runs.job.write_state", lambda *_: None)
+        patched.setattr("sparsedp.runs.trainer._finish", lambda *_: exit(1))
+        invoke("train", "--config", tmp_path / "run.yaml", "--out", tmp_path / "run", "--json")
+    assert_refused(invoke("resume", tmp_path / "run", "--json"), "target_epsilon 2", "which is a cap")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
@@ -35,19 +36,36 @@ def test_writing_fails_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     path = tmp_path / "file.json"
     write_atomically(path, "old")
 
-    def half(self: Path, text: str) -> int:
-        with open(self, "w") as file:
-            file.write(text[:2])
+    def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "write_text", half)
+        patched.setattr(os, "fsync", full)
         with pytest.raises(OSError, match="No space left"):
             write_atomically(path, "new and longer")
     assert path.read_text() == "old"
+    assert [file.name for file in tmp_path.iterdir()] == ["file.json"]
     write_atomically(path, "new")
     assert path.read_text() == "new"
-    assert [file.name for file in tmp_path.iterdir()] == ["file.json"]
+
+
+def test_a_file_is_on_disk_before_it_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    for name in ("fsync", "replace"):
+        real = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *given, name=name, real=real: (done.append(name), real(*given)))
+    write_atomically(tmp_path / "file.json", "text")
+    assert done == ["fsync", "replace"]
+
+
+def test_a_run_has_one_name_on_ledgers_and_no_other_run_has_it(tmp_path: Path) -> None:
+    for place in ("one", "two"):
+        (tmp_path / place).mkdir()
+        RunFolder(tmp_path / place / "run").create(config())
+    one, two = (RunFolder(tmp_path / place / "run").run_name for place in ("one", "two"))
+    assert one != two
+    assert one.startswith("run-")
+    assert RunFolder(tmp_path / "one" / "run").run_name == one
 
 
 def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:

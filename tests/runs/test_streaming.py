@@ -17,8 +17,11 @@ from sparsedp.accounting import Ledger
 from sparsedp.accounting.events import GaussianDpEvent, PoissonSampledDpEvent
 from sparsedp.runs import RunConfig, RunFolder, StreamResult, resume, stream, streaming
 from sparsedp.runs.evaluation import evaluate_run
+from sparsedp.runs.job import PlainJob, PrivateJob
 from sparsedp.runs.sources import held_out, open_data, split_periods
+from sparsedp.runs.tally import Tally
 from sparsedp.runs.trainer import Progress
+from sparsedp.selection.vocabulary import StreamingVocabulary
 
 
 def asked(algorithm: str = "adafest", **changes: Any) -> RunConfig:
@@ -134,41 +137,97 @@ def stop_at(step: int) -> Callable[[Progress], None]:
     return watch
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "changes"),
-    [
-        ("adafest", {}),
-        ("fest", {}),
-        ("fest", {"frequencies": "all"}),
-        ("adafest+", {"frequencies": "first"}),
-        ("non-private", {}),
-    ],
-)
-def test_an_interrupted_stream_ends_the_same(algorithm: str, changes: dict[str, Any], tmp_path: Path) -> None:
-    """Broken in the first and in the second period: same weights and figures, and both attempts are paid."""
-    whole = stream(asked(algorithm, **changes), tmp_path / "whole")
+INTERRUPTED: list[tuple[str, dict[str, Any]]] = [
+    ("adafest", {}),
+    ("fest", {}),
+    ("fest", {"frequencies": "all"}),
+    ("adafest+", {"frequencies": "first"}),
+    ("non-private", {}),
+]
+
+
+def steps_on_ledgers(path: Path) -> list[int]:
+    return [
+        sum(n for event, n in Ledger.read(ledger).events() if isinstance(event, PoissonSampledDpEvent))
+        for ledger in sorted(path.glob("period-*/run.ledger"))
+    ]
+
+
+@pytest.mark.parametrize(("algorithm", "changes"), INTERRUPTED)
+def test_a_stream_interrupted_after_a_checkpoint_ends_the_same(
+    algorithm: str, changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken after the second step of the first and of the second period: nothing lost, the same bits."""
+    wanted = asked(algorithm, checkpoint_every=2, **changes)
+    whole = stream(wanted, tmp_path / "whole")
+    kind = PlainJob if algorithm == "non-private" else PrivateJob
+    save, saved = kind.save, [0]
+
+    def save_and_die(self: Any, path: Path, tally: Tally) -> None:
+        save(self, path, tally)
+        saved[0] += 1
+        if saved[0] in (1, 3):  # after step 2 of period 0; there the end is saved too, then period 1
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(kind, "save", save_and_die)
     with pytest.raises(KeyboardInterrupt):
-        stream(asked(algorithm, **changes), tmp_path / "broken", stop_at(2))
+        stream(wanted, tmp_path / "broken")
     with pytest.raises(KeyboardInterrupt):
-        resume(tmp_path / "broken", stop_at(5))
+        resume(tmp_path / "broken")
     found = resume(tmp_path / "broken")
     assert isinstance(found, StreamResult)
     weights = load_file(RunFolder(tmp_path / "broken").weights)
     for name, values in load_file(RunFolder(tmp_path / "whole").weights).items():
         assert torch.equal(values, weights[name]), name
-    assert found.next_period_auc == whole.next_period_auc
-    assert (found.auc, found.steps, found.reduction) == (whole.auc, whole.steps, whole.reduction)
+    timeless = {"seconds": 0.0, "examples_per_second": 0.0}
+    assert {**asdict(found), **timeless} == {**asdict(whole), **timeless}
     assert RunFolder(tmp_path / "broken").metrics() == RunFolder(tmp_path / "whole").metrics()
     assert resume(tmp_path / "broken") == found
+    assert not list((tmp_path / "broken" / "private").glob("period-*"))
     if whole.statement is not None:
-        assert found.statement is not None
-        assert found.statement["epsilon"] > whole.statement["epsilon"]
-        ledgers = sorted((tmp_path / "broken").glob("period-*/run.ledger"))
-        taken = [
-            sum(n for event, n in Ledger.read(path).events() if isinstance(event, PoissonSampledDpEvent))
-            for path in ledgers
-        ]
-        assert taken == [3 + 2, 3 + 2, 3]
+        assert steps_on_ledgers(tmp_path / "broken") == [3, 3, 3]
+
+
+@pytest.mark.parametrize(("algorithm", "changes"), INTERRUPTED[:-1])
+def test_a_period_that_lost_steps_takes_fewer_and_stays_within_epsilon(
+    algorithm: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    """Broken at the second step of periods 0 and 1, one step after their checkpoints."""
+    wanted = asked(algorithm, checkpoint_every=1, **changes)
+    with pytest.raises(KeyboardInterrupt):
+        stream(wanted, tmp_path / "broken", stop_at(2))
+    with pytest.raises(KeyboardInterrupt):
+        resume(tmp_path / "broken", stop_at(3))  # step 2 of period 0, steps 1 and 2 of period 1
+    found = resume(tmp_path / "broken")
+    assert isinstance(found, StreamResult)
+    assert steps_on_ledgers(tmp_path / "broken") == [3, 3, 3]
+    assert (found.steps, found.planned_steps, found.lost_steps) == (2 + 2 + 3, 9, 2)
+    assert found.stopped is not None
+    assert "which is a cap" in found.stopped
+    assert found.statement is not None
+    assert found.statement["epsilon"] <= 2.0
+    for number in range(3):  # the choice of the rows was saved, and is not made and paid for again
+        events = Ledger.read(tmp_path / "broken" / f"period-{number:03d}" / "run.ledger").events()
+        assert sum(n for event, n in events if event == GaussianDpEvent(2.0)) <= 1
+
+
+@pytest.mark.parametrize("frequencies", ["first", "all", "running"])
+def test_counts_are_paid_for_before_their_noise_is_drawn(
+    frequencies: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever is counted has the price on the ledger already, also for a period that trains much later."""
+    observe = StreamingVocabulary.observe
+    counted = []
+
+    def observed(self: StreamingVocabulary, *arguments: Any) -> None:
+        counted.append(len(counted))
+        ledger = Ledger.read(tmp_path / "run" / f"period-{counted[-1]:03d}" / "run.ledger")
+        assert dict(ledger.events())[GaussianDpEvent(2.0)] == 1
+        observe(self, *arguments)
+
+    monkeypatch.setattr(StreamingVocabulary, "observe", observed)
+    stream(asked("fest", frequencies=frequencies), tmp_path / "run")
+    assert counted == ([0] if frequencies == "first" else [0, 1, 2])
 
 
 def test_the_model_is_evaluated_on_later_periods(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from support.runs import python, settings
 
+from sparsedp.accounting import Ledger
 from sparsedp.report.figures import averaged
 from sparsedp.runs import RunFolder, trainer
 from sparsedp.runs.sweep import RESULTS, Sweep, run_name, sweep
@@ -74,16 +75,18 @@ def test_finished_runs_are_not_run_again_and_new_ones_are(
     assert again.filter(pl.col("noise_ratio") == 1.0).equals(first)
 
 
+@pytest.mark.parametrize("checkpoint_every", [1, 2])
 def test_an_interrupted_run_goes_on_from_its_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    checkpoint_every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = plan(noise_ratio=[1.0, 2.0])
+    """With a checkpoint after each step nothing is lost; else the lost step stays paid for, within epsilon."""
+    asked = Sweep(settings(checkpoint_every=checkpoint_every), [{"noise_ratio": [1.0, 2.0]}])
     whole = sweep(asked, tmp_path / "whole")
     step, taken = trainer.train_step, [0]
 
     def breaking(*arguments: Any) -> None:
         taken[0] += 1
-        if taken[0] == 4 + 4:  # in the second run, after its checkpoint
+        if taken[0] == 4 + 4:  # in the second run, before its last step
             raise KeyboardInterrupt
         step(*arguments)
 
@@ -92,13 +95,20 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(
         with pytest.raises(KeyboardInterrupt):
             sweep(asked, tmp_path / "broken")
     assert not (tmp_path / "broken" / RESULTS).exists()
-    steps: list[int] = []
-    monkeypatch.setattr(trainer, "train_step", lambda *each: (steps.append(1), step(*each)))
     found = sweep(asked, tmp_path / "broken")
-    assert len(steps) == 2  # steps 3 and 4 of the second run
-    assert found.drop(*TIMES, "spent_epsilon").equals(whole.drop(*TIMES, "spent_epsilon"))
-    assert found["spent_epsilon"][0] == whole["spent_epsilon"][0]
-    assert found["spent_epsilon"][1] > whole["spent_epsilon"][1]  # step 3 was taken, and paid for, twice
+    assert found["steps"].to_list() == [4, 4 if checkpoint_every == 1 else 3]
+    assert (found["spent_epsilon"] <= 2.0).all()
+    same = found if checkpoint_every == 1 else found[:1]
+    assert same.drop(*TIMES).equals(whole[: same.height].drop(*TIMES))
+
+
+def test_runs_on_one_ledger_each_have_their_epsilon(tmp_path: Path) -> None:
+    """They add up on the ledger, and none of them counts another's steps towards its own cap."""
+    asked = Sweep(settings(ledger=str(tmp_path / "data.ledger")), [{"learning_rate": [0.5, 1.0]}])
+    found = sweep(asked, tmp_path / "out")
+    assert found["steps"].to_list() == [4, 4]
+    assert found["spent_epsilon"].to_list()[1] > 2.0
+    assert len({run.name for run in Ledger.read(tmp_path / "data.ledger").runs}) == 2
 
 
 SWEEP = """
@@ -112,7 +122,7 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 def test_a_killed_sweep_in_two_processes_ends_as_one_in_one_process(tmp_path: Path) -> None:
-    """Killed when its first run is done; continued with one job; the same table as an unbroken one."""
+    """Killed when its first run is done; continued with one job: within epsilon, and whole runs are the same."""
     asked = plan(noise_ratio=[1.0, 2.0, 5.0])
     whole = sweep(asked, tmp_path / "whole")
     (tmp_path / "sweep.yaml").write_text(
@@ -130,7 +140,12 @@ def test_a_killed_sweep_in_two_processes_ends_as_one_in_one_process(tmp_path: Pa
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()  # the workers end when their parent is gone
     found = sweep(asked, tmp_path / "killed")
-    assert found.drop(*TIMES, "spent_epsilon").equals(whole.drop(*TIMES, "spent_epsilon"))
+    assert found.height == 3
+    assert (found["spent_epsilon"] <= 2.0).all()
+    unbroken = found["steps"] == 4
+    assert unbroken.any()
+    dropped = (*TIMES, "spent_epsilon")
+    assert found.filter(unbroken).drop(*dropped).equals(whole.filter(unbroken).drop(*dropped))
 
 
 @pytest.mark.slow

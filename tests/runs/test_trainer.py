@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,14 +21,14 @@ from support.runs import config, python, settings
 from torch import nn
 from typer.testing import CliRunner
 
-from sparsedp.accounting import Ledger
+from sparsedp.accounting import BudgetExceeded, GaussianDpEvent, Ledger
 from sparsedp.cli.app import app
 from sparsedp.data import ClickData
 from sparsedp.runs import RunConfig, RunFolder, resume, train, trainer
 from sparsedp.runs.evaluation import Evaluation, evaluate
 from sparsedp.runs.job import PlainJob, PrivateJob
 from sparsedp.runs.tally import Tally
-from sparsedp.runs.trainer import Progress
+from sparsedp.runs.trainer import Progress, Result
 
 FAST = ["non-private", "dp-sgd", "lazy", "fest", "adafest", "adafest+", "random"]
 SLOW = ["exponential", "sparse-vector"]
@@ -104,9 +107,7 @@ def outcome(path: Path) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]], 
     result = folder.read_json("result")
     assert result is not None
     timeless = {
-        name: value
-        for name, value in result.items()
-        if name not in ("seconds", "examples_per_second", "statement")
+        name: value for name, value in result.items() if name not in ("seconds", "examples_per_second")
     }
     return load_file(folder.weights), folder.metrics(), timeless
 
@@ -117,6 +118,29 @@ def assert_same_outcome(first: Path, second: Path) -> None:
     for name, values in expected[0].items():
         assert torch.equal(values, found[0][name]), name
     assert expected[1:] == found[1:]
+
+
+def assert_same_as_far_as_it_went(whole: Path, cut_short: Path) -> None:
+    """Each step was evaluated: the steps that were taken are those of the whole run, bit by bit."""
+    expected, found = (
+        [{**each, "epsilon": None} for each in outcome(path)[1]] for path in (whole, cut_short)
+    )
+    assert 0 < len(found) < len(expected)
+    assert found == expected[: len(found)]
+
+
+@contextmanager
+def broken_after_a_checkpoint(kind: type[PrivateJob | PlainJob]) -> Iterator[None]:
+    """The next checkpoint is the last thing that is done."""
+    save = kind.save
+
+    def save_and_die(self: Any, path: Path, tally: Tally) -> None:
+        save(self, path, tally)
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(kind, "save", save_and_die)
+        yield
 
 
 RESUMED = [
@@ -130,37 +154,101 @@ RESUMED = [
 
 
 @pytest.mark.parametrize(("algorithm", "changes"), RESUMED)
-def test_an_interrupted_run_ends_the_same(algorithm: str, changes: dict[str, Any], tmp_path: Path) -> None:
-    """Stopped at step 1 (nothing saved yet) and at step 5 (two steps after the checkpoint), bit by bit."""
+def test_a_run_interrupted_after_a_checkpoint_ends_the_same(
+    algorithm: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    """Stopped after steps 3 and 6 of 8, with nothing lost: bit by bit the run that was left alone."""
     asked = config(algorithm, batch_size=250, evaluate_every=2, checkpoint_every=3, **changes)
+    kind = PlainJob if algorithm == "non-private" else PrivateJob
     train(asked, tmp_path / "whole")
-    with pytest.raises(KeyboardInterrupt):
-        train(asked, tmp_path / "broken", stop_at(1))
-    with pytest.raises(KeyboardInterrupt):
-        resume(tmp_path / "broken", stop_at(5))
+    with broken_after_a_checkpoint(kind):
+        train(asked, tmp_path / "broken")
+    with broken_after_a_checkpoint(kind):
+        resume(tmp_path / "broken")
     assert RunFolder(tmp_path / "broken").read_json("result") is None
     resume(tmp_path / "broken")
     assert_same_outcome(tmp_path / "whole", tmp_path / "broken")
 
 
-@pytest.mark.parametrize(("algorithm", "job"), [("adafest", PrivateJob), ("non-private", PlainJob)])
-def test_a_run_that_ends_right_after_a_checkpoint_keeps_its_tally(
-    algorithm: str, job: type[PrivateJob | PlainJob], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("algorithm", "changes"), RESUMED[:-1])
+def test_a_run_that_lost_steps_takes_fewer_and_stays_within_epsilon(
+    algorithm: str, changes: dict[str, Any], tmp_path: Path
 ) -> None:
-    asked = config(algorithm, batch_size=250, checkpoint_every=3)
+    """Stopped at step 1 (nothing saved yet) and at step 5 (two steps after the checkpoint): 3 of 8 are lost."""
+    asked = config(algorithm, batch_size=250, evaluate_every=1, checkpoint_every=3, **changes)
+    whole = train(asked, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        train(asked, tmp_path / "broken", stop_at(1))
+    with pytest.raises(KeyboardInterrupt):
+        resume(tmp_path / "broken", stop_at(5))
+    result = resume(tmp_path / "broken")
+    assert isinstance(result, Result)
+    assert (whole.steps, whole.planned_steps, whole.lost_steps, whole.stopped) == (8, 8, 0, None)
+    chosen_twice = algorithm in ("fest", "adafest+")  # the rows, before the first checkpoint: a step's worth
+    assert (result.steps, result.planned_steps, result.lost_steps) == (5 - chosen_twice, 8, 3)
+    assert result.stopped is not None
+    assert "target_epsilon 2" in result.stopped
+    assert result.statement is not None
+    assert 1.9 <= result.statement["epsilon"] <= 2.0
+    assert_same_as_far_as_it_went(tmp_path / "whole", tmp_path / "broken")
+
+
+def test_a_run_that_lost_everything_says_so(tmp_path: Path) -> None:
+    """No checkpoint before the end, and the end is a crash: epsilon is used up, and there is no model."""
+    asked = config(checkpoint_every=1000, delta=1e-5)
+    with pytest.raises(KeyboardInterrupt):
+        train(asked, tmp_path / "run", stop_at(4))
+    for _ in range(2):
+        with pytest.raises(BudgetExceeded, match=r"target_epsilon 2 .* 4 steps like it"):
+            resume(tmp_path / "run")
+    assert Ledger.read(RunFolder(tmp_path / "run").ledger).statement(1e-5).epsilon <= 2.0
+
+
+def test_a_failure_at_the_very_end_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = config(checkpoint_every=1000)
     train(asked, tmp_path / "whole")
-    save = job.save
 
-    def save_and_die(self: Any, path: Path, tally: Tally) -> None:
-        save(self, path, tally)
-        raise KeyboardInterrupt
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(job, "save", save_and_die)
-        with pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patched:
+        patched.setattr(trainer, "write_weights", full)
+        with pytest.raises(OSError, match="No space left"):
             train(asked, tmp_path / "broken")
     resume(tmp_path / "broken")
     assert_same_outcome(tmp_path / "whole", tmp_path / "broken")
+
+
+def test_epochs_of_a_part_of_a_batch_are_taken_to_the_end(tmp_path: Path) -> None:
+    """The last batch of a pass is begun: 16 passes of 7.9 batches are 128 steps, not 127."""
+    result = train(config(data="generated:400", batch_size=46, epochs=16, epsilon=8.0), tmp_path / "run")
+    passes = math.ceil(result.training_rows / 46)
+    assert result.training_rows % 46
+    assert (result.steps, result.planned_steps, result.stopped) == (16 * passes, 16 * passes, None)
+
+
+@pytest.mark.parametrize("stale", ["missing", "older", "older and longer"])
+def test_a_ledger_that_forgot_steps_is_refused(stale: str, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    old = tmp_path / "old.ledger"
+
+    def copy_then_stop(progress: Progress) -> None:
+        if progress.step == 1:
+            shutil.copyfile(folder.ledger, old)
+        if progress.step == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(config(checkpoint_every=1), folder.path, copy_then_stop)
+    folder.ledger.unlink()
+    if stale != "missing":
+        shutil.copyfile(old, folder.ledger)
+    if stale == "older and longer":
+        with Ledger.open(folder.ledger, run="another") as ledger:
+            for _ in range(30):
+                ledger.spend(GaussianDpEvent(1000.0))
+    with pytest.raises(ValueError, match="older copy of the ledger, or another"):
+        resume(folder.path)
 
 
 def test_the_end_of_a_run_is_evaluated_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +277,7 @@ train(RunConfig.read(Path(sys.argv[1])), sys.argv[2], watch)
 
 
 def test_a_killed_process_is_resumed_from_the_command_line(tmp_path: Path) -> None:
-    asked = config("adafest", batch_size=250, evaluate_every=2, checkpoint_every=3)
+    asked = config("adafest", batch_size=250, evaluate_every=1, checkpoint_every=3)
     (tmp_path / "config.yaml").write_text(asked.to_yaml())
     process = python(TRAIN_AND_WAIT, tmp_path / "config.yaml", tmp_path / "killed")
     whole = train(asked, tmp_path / "whole")
@@ -200,10 +288,15 @@ def test_a_killed_process_is_resumed_from_the_command_line(tmp_path: Path) -> No
     assert RunFolder(tmp_path / "killed").checkpoint.exists()
     shown = CliRunner().invoke(app, ["resume", str(tmp_path / "killed"), "--json"])
     assert shown.exit_code == 0
-    assert_same_outcome(tmp_path / "whole", tmp_path / "killed")
-    # What the killed process may have released stays paid for.
+    assert_same_as_far_as_it_went(tmp_path / "whole", tmp_path / "killed")
+    result = json.loads(shown.stdout)
+    # What the killed process may have released stays paid for, and is taken from the steps to come.
+    assert (result["steps"], result["planned_steps"], result["lost_steps"]) == (6, 8, 2)
     assert whole.statement is not None
-    assert json.loads(shown.stdout)["statement"]["epsilon"] > whole.statement["epsilon"]
+    assert whole.statement["epsilon"] <= result["statement"]["epsilon"] <= 2.0
+    said = CliRunner().invoke(app, ["resume", str(tmp_path / "killed")]).stdout
+    assert "stopped after 6 of 8 planned steps" in said
+    assert "2 steps that interruptions took away stay paid for" in said
 
 
 def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from sparsedp.accounting.calibration import (
     epsilon_of,
     max_steps,
 )
+from sparsedp.accounting.cap import EpsilonCap
 from sparsedp.accounting.events import (
     BoundedRangeGaussianDpEvent,
     ComposedDpEvent,
@@ -48,6 +49,7 @@ __all__ = [
     "ComposedDpEvent",
     "DiscreteLaplaceDpEvent",
     "DpEvent",
+    "EpsilonCap",
     "Events",
     "Filter",
     "GDPFilter",

@@ -6,15 +6,17 @@ import os
 import secrets
 import threading
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from dp_accounting import DpEvent
 
 from sparsedp.accounting.budget import BudgetExceeded
 from sparsedp.accounting.calibration import epsilon_of
+from sparsedp.accounting.cap import EpsilonCap
 from sparsedp.accounting.events import Events
 from sparsedp.accounting.ledger_allowance import Allowance
 from sparsedp.accounting.ledger_book import Book, Run
@@ -28,6 +30,26 @@ from sparsedp.accounting.validation import check_count, check_delta, check_epsil
 __all__ = ["Ledger", "LedgerBusy", "LedgerDamaged", "Stepper"]
 
 
+class _Limit(NamedTuple):
+    """Something that an entry must stay within, and the counts that it is held against."""
+
+    allowance: Allowance
+    counts: Mapping[str, int]
+    cap: EpsilonCap | None
+
+    def refusal(self, key: str, run: str | None, path: Path) -> BudgetExceeded:
+        steps = self.counts.get(key, 0)
+        if self.cap is not None:
+            return self.cap.refusal(
+                f"run {run!r} has {steps} steps like it on the ledger {path}, also those that crashes took away "
+                "(if this is another training on the same data: Ledger.open(path, run=another name))"
+            )
+        return BudgetExceeded(
+            f"the budget of epsilon {self.allowance.epsilon:g} at delta {self.allowance.delta:g} would be "
+            f"passed by one more step (recorded so far: {steps} steps of this kind); nothing was spent"
+        )
+
+
 class Ledger:
     """The record of everything released on one data set, by one run or several, at once or in turn.
 
@@ -38,7 +60,9 @@ class Ledger:
     closed the stepper, cannot take any more. Resuming from an old checkpoint changes nothing: the steps taken
     since then stay counted.
 
-    With a budget, an event that would pass it is refused with `BudgetExceeded` before anything is written.
+    With a budget, an event that would pass it is refused with `BudgetExceeded` before anything is written; so
+    is an event of a run that would pass the run's own `EpsilonCap`. A run goes by its name: whatever was
+    entered under that name, by this process or by one that crashed, counts towards its cap.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, run: str | None, private: bool = True) -> None:
@@ -66,14 +90,13 @@ class Ledger:
         run: str = "run",
         unit: str | None = None,
         private: bool = True,
-        at_least: int = 0,
     ) -> Ledger:
         """Open a ledger for writing, and make it if there is none.
 
         `budget` (epsilon, delta) and `unit` belong to the data set and are fixed when the ledger is made
-        (default: no budget, "example"); if given later they must agree. `private=False` marks the run as
-        seeded or without noise, which every later statement of the ledger repeats. `at_least` is the
-        `position` that a checkpoint noted: an older copy of the ledger, which forgets steps, is then refused.
+        (default: no budget, "example"); if given later they must agree. `run` names the run: the same one again
+        after a crash, another one for another training on the same data. `private=False` marks the run as
+        seeded or without noise, which every later statement of the ledger repeats.
         """
         if budget is not None:
             budget = (check_epsilon(budget[0], "budget epsilon"), check_delta(budget[1], "budget delta"))
@@ -89,11 +112,6 @@ class Ledger:
         if not made:
             ledger._refuse_other("budget", budget, ledger.budget)
             ledger._refuse_other("unit", unit, ledger.unit)
-        if ledger.position < at_least:
-            raise LedgerDamaged(
-                f"{path} holds {ledger.position} bytes, but {at_least} were noted when the checkpoint was "
-                "made: it is an older copy, or another ledger"
-            )
         return ledger
 
     @classmethod
@@ -107,10 +125,27 @@ class Ledger:
         return tuple(self._book.runs.values())
 
     @property
+    def shared(self) -> bool:
+        """Has a run of another name written to it, as far as was read?"""
+        return any(run.name != self._run for run in self._book.runs.values())
+
+    @property
     def position(self) -> int:
-        """Bytes committed so far; only grows. A checkpoint keeps it for `open(..., at_least=position)`."""
+        """Bytes committed so far; only grows."""
         self._look()
         return self._file.position
+
+    @property
+    def mark(self) -> str:
+        """Where the ledger stands, for a checkpoint to keep and `require_mark` to check."""
+        with self._mutex:
+            self._look()
+            return self._file.mark
+
+    def require_mark(self, mark: str) -> None:
+        """Refuse with `LedgerDamaged` unless this is the ledger that `mark` was taken from, with all it held."""
+        with self._mutex, self._file.locked(write=False) as descriptor:
+            self._file.require_mark(descriptor, mark)
 
     @property
     def unsettled(self) -> int:
@@ -141,16 +176,11 @@ class Ledger:
         Steps that this object's own steppers have reserved and not taken are left out: they are known not to
         have happened. Those of other writers are in.
         """
-        with self._mutex:
-            self._look()
-            unused: dict[str, int] = {}
-            for stepper in self._steppers:
-                unused[stepper.key] = unused.get(stepper.key, 0) + stepper.unused
-            return [
-                (event, count - unused.get(event_key(event), 0))
-                for event, count in self._book.known()
-                if count > unused.get(event_key(event), 0)
-            ]
+        return self._events(None)
+
+    def own_events(self) -> Events:
+        """The same for the runs of this ledger's own name alone: what counts towards an `EpsilonCap`."""
+        return self._events(self._run)
 
     def statement(self, delta: float | None = None) -> PrivacyStatement:
         """What all runs together have spent, at `delta` (default: the budget's)."""
@@ -172,22 +202,30 @@ class Ledger:
             notes=self.notices,
         )
 
-    def spend(self, event: DpEvent, count: int = 1) -> None:
-        """Record `count` releases of `event`, durably, before they are made; all of them or none."""
-        self._enter("spend", event, check_count("count", count))
+    def spend(self, event: DpEvent, count: int = 1, *, cap: EpsilonCap | None = None) -> None:
+        """Record `count` releases of `event`, durably, before they are made; all of them or none.
 
-    def stepper(self, event: DpEvent, reserve: int | None = None) -> Stepper:
+        With a `cap` they are refused if everything under this run's name would then pass it.
+        """
+        self._enter("spend", event, event_key(event), check_count("count", count), cap)
+
+    def stepper(
+        self, event: DpEvent, reserve: int | None = None, *, cap: EpsilonCap | None = None
+    ) -> Stepper:
         """A function to call before each training step, which records steps in batches ahead of time.
 
-        `reserve` is the size of a batch; by default 64, and up to 1024 where the disk is so slow that
-        recording would otherwise hold up training.
+        `reserve` is the size of a batch; by default so few steps that a crash loses at most a hundredth of
+        the run, and one where the disk is quick. With a `cap` the step is refused after which everything
+        under this run's name would pass it.
         """
         self._refuse_reader()
+        key = event_key(event)
         stepper = Stepper(
-            event_key(event),
-            lambda wanted: self._enter("reserve", event, wanted),
+            key,
+            lambda wanted: self._enter("reserve", event, key, wanted, cap),
             lambda taken, unused: self._settle(event, taken, unused),
             reserve=None if reserve is None else check_count("reserve", reserve),
+            planned=0 if cap is None else cap.planned_steps,
         )
         self._steppers.append(stepper)
         return stepper
@@ -220,8 +258,24 @@ class Ledger:
             self._book = Book()
             raise
 
-    def _enter(self, kind: Literal["spend", "reserve"], event: DpEvent, wanted: int) -> tuple[int, float]:
-        """Commit a spend of `wanted`, or a reservation of as many of them as the budget still allows.
+    def _events(self, run: str | None) -> list[tuple[DpEvent, int]]:
+        with self._mutex:
+            self._look()
+            unused: dict[str, int] = {}
+            for stepper in self._steppers:
+                unused[stepper.key] = unused.get(stepper.key, 0) + stepper.unused
+            known = [(event, count - unused.get(key, 0)) for key, event, count in self._book.known(run)]
+            return [(event, count) for event, count in known if count > 0]
+
+    def _enter(
+        self,
+        kind: Literal["spend", "reserve"],
+        event: DpEvent,
+        key: str,
+        wanted: int,
+        cap: EpsilonCap | None,
+    ) -> tuple[int, float]:
+        """Commit a spend of `wanted`, or a reservation of as many of them as budget and cap still allow.
 
         Returns how many were entered, and the seconds it took to bring them to disk.
         """
@@ -229,39 +283,47 @@ class Ledger:
         gave_back = False
         with self._mutex:
             while True:
+                began = time.monotonic()
                 with self._file.locked(write=True) as descriptor:
                     self._read_new(descriptor)
-                    granted = self._granted(event, wanted)
-                    if granted == wanted or (granted and kind == "reserve"):
-                        began = time.monotonic()
-                        self._append(descriptor, event, {"kind": kind, "count": granted})
-                        return granted, time.monotonic() - began
+                    limits = self._limits(cap)
+                    granted = [limit.allowance.grant(limit.counts, key, wanted) for limit in limits]
+                    fitting = min([wanted, *(each or 0 for each in granted)])
+                    if fitting == wanted or (fitting and kind == "reserve"):
+                        self._append(descriptor, event, {"kind": kind, "count": fitting})
+                        return fitting, time.monotonic() - began
                 try:
-                    self._work_out_allowance(kind, event, wanted, granted)
+                    for limit, each in zip(limits, granted, strict=True):
+                        if each != wanted:
+                            self._work_out(limit, kind, event, key, wanted, each)
                 except BudgetExceeded:
                     # What this object's own steppers hold ahead may make the room that is missing: once.
                     if gave_back or not sum(stepper.give_back() for stepper in self._steppers):
                         raise
                     gave_back = True
 
-    def _granted(self, event: DpEvent, wanted: int) -> int | None:
-        if self._allowance is None:
-            return wanted
-        return self._allowance.grant(self._book.counts, event_key(event), wanted)
+    def _limits(self, cap: EpsilonCap | None) -> list[_Limit]:
+        """What an entry must stay within: the data set's budget, beside all runs, and the run's own cap."""
+        limits = []
+        if self._allowance is not None:
+            limits.append(_Limit(self._allowance, self._book.counts, None))
+        if cap is not None:
+            assert self._run is not None
+            limits.append(_Limit(cap.allowance, self._book.run_counts[self._run], cap))
+        return limits
 
-    def _work_out_allowance(self, kind: str, event: DpEvent, wanted: int, granted: int | None) -> None:
+    def _work_out(
+        self, limit: _Limit, kind: str, event: DpEvent, key: str, wanted: int, granted: int | None
+    ) -> None:
         """Accounting takes seconds, so it is done without the lock; `_enter` looks again afterwards."""
-        assert self._allowance is not None
-        key = event_key(event)
         if granted == 0 and kind == "reserve":
-            raise BudgetExceeded(
-                f"the budget of epsilon {self._allowance.epsilon:g} at delta {self._allowance.delta:g} would be "
-                f"passed by one more step (recorded so far: {self._book.counts.get(key, 0)} steps of this kind); "
-                "nothing was spent"
-            )
-        events = {event_key(known): known for known in self._book.events} | {key: event}
-        find_out = self._allowance.admit if kind == "spend" else self._allowance.extend
-        find_out(events, self._book.counts, key, wanted)
+            raise limit.refusal(key, self._run, self.path)
+        events = {name: known for name, known, _ in self._book.known()} | {key: event}
+        find_out = limit.allowance.admit if kind == "spend" else limit.allowance.extend
+        try:
+            find_out(events, dict(limit.counts), key, wanted)
+        except BudgetExceeded as refusal:
+            raise refusal if limit.cap is None else limit.refusal(key, self._run, self.path) from None
 
     def _append(self, descriptor: int, event: DpEvent, entry: Record) -> None:
         """Write an entry about `event`, and before it what a reader needs to understand it."""

@@ -21,14 +21,15 @@ class Allowance:
     Proof: the epsilon of a composition does not fall when events are added to it.
     """
 
-    def __init__(self, epsilon: float, delta: float) -> None:
+    def __init__(self, epsilon: float, delta: float, planned_steps: int = 0) -> None:
         self.epsilon = epsilon
         self.delta = delta
+        self.planned_steps = planned_steps
         self._fits: Counts = {}
         self._largest: str | None = None  # the event of which not one more fits beside the others in `_fits`
         self._seen: Counts = {}
 
-    def grant(self, counts: Counts, key: str, wanted: int) -> int | None:
+    def grant(self, counts: Mapping[str, int], key: str, wanted: int) -> int | None:
         """How many of `wanted` more events fit beside `counts`; None if that must be worked out first."""
         others, fitting = _without(counts, key), _without(self._fits, key)
         if any(count > fitting.get(other, 0) for other, count in others.items()):
@@ -50,7 +51,7 @@ class Allowance:
         self._fits, self._largest = mix, None
 
     def extend(self, events: Mapping[str, DpEvent], counts: Counts, key: str, wanted: int) -> None:
-        """Find out how many steps fit at most, for a run that will ask again and again."""
+        """Find out that the planned steps fit, or else how many do at most, for a run that asks repeatedly."""
         others = _without(counts, key)
         growth = {name: count - self._seen.get(name, count) for name, count in counts.items()}
         self._seen = dict(counts)
@@ -63,6 +64,11 @@ class Allowance:
                 if self._epsilon(events, mix) <= self.epsilon:
                     self._fits, self._largest = mix, None
                     return
+        if self.planned_steps >= counts.get(key, 0) + wanted:  # one computation, where the largest takes many
+            mix = {**others, key: self.planned_steps}
+            if self._epsilon(events, mix) <= self.epsilon:
+                self._fits, self._largest = mix, None
+                return
         try:
             limit = max_steps(
                 step_event=events[key],
@@ -79,5 +85,5 @@ class Allowance:
         return epsilon_of([(events[name], count) for name, count in mix.items()], self.delta)
 
 
-def _without(counts: Counts, key: str) -> Counts:
+def _without(counts: Mapping[str, int], key: str) -> Counts:
     return {name: count for name, count in counts.items() if name != key and count}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 from dp_accounting import DpEvent
@@ -41,6 +41,9 @@ class Book:
     def __init__(self) -> None:
         self.events: list[DpEvent] = []
         self.counts: dict[str, int] = {}  # event key -> releases, reserved ones included
+        self.run_counts: defaultdict[str, Counter[str]] = defaultdict(
+            Counter
+        )  # run's name -> the same for it
         self.open_reservations: Counter[tuple[str, int]] = Counter()  # (writer, event number) -> steps
         self.runs: dict[str, Run] = {}  # writer -> run
         self.torn_bytes = 0
@@ -51,9 +54,10 @@ class Book:
         """The number under which records refer to `event`: the next free one while it is unknown."""
         return self._numbers.get(event_key(event), len(self.events))
 
-    def known(self) -> list[tuple[DpEvent, int]]:
-        """Every event with its count, in the order of their first appearance."""
-        return list(zip(self.events, self.counts.values(), strict=True))
+    def known(self, run: str | None = None) -> list[tuple[str, DpEvent, int]]:
+        """Every event with its key and its count (of one run), in the order of their first appearance."""
+        counts = self.counts if run is None else self.run_counts[run]
+        return [(key, event, counts[key]) for key, event in zip(self._keys, self.events, strict=True)]
 
     @property
     def unsettled(self) -> int:
@@ -89,10 +93,10 @@ class Book:
         self.counts[key] = 0
 
     def _enter_spend(self, record: Record) -> None:
-        self.counts[self._key(record)] += record["count"]
+        self._count(record, record["count"])
 
     def _enter_reserve(self, record: Record) -> None:
-        self.counts[self._key(record)] += record["count"]
+        self._count(record, record["count"])
         self.open_reservations[record["writer"], record["event"]] += record["count"]
 
     def _enter_settle(self, record: Record) -> None:
@@ -100,11 +104,17 @@ class Book:
         settled = record["taken"] + record["unused"]
         if settled > self.open_reservations[account]:
             raise LedgerDamaged(f"the ledger's record {record!r} gives back more than was reserved")
-        self.counts[self._key(record)] -= record["unused"]
+        self._count(record, -record["unused"])
         self.open_reservations[account] -= settled
 
     def _enter_torn(self, record: Record) -> None:
         self.torn_bytes += record["bytes"]
+
+    def _count(self, record: Record, change: int) -> None:
+        """Change the count of a record's event: of all runs together, and of the one that its writer names."""
+        key = self._key(record)
+        self.counts[key] += change
+        self.run_counts[self.runs[record["writer"]].name][key] += change
 
     def _key(self, record: Record) -> str:
         if record["event"] >= len(self.events):

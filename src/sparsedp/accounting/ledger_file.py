@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import secrets
+import stat
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ from sparsedp.accounting.ledger_format import (
 )
 
 LOCK_SECONDS = 30.0
+_LONGEST_HEAD = 1 << 16
 
 
 class LedgerBusy(TimeoutError):
@@ -88,7 +90,7 @@ class LedgerFile:
     @contextlib.contextmanager
     def locked(self, *, write: bool) -> Iterator[int]:
         """Open the file and hold its lock: shared for reading, alone for writing."""
-        descriptor = os.open(self.path, os.O_RDWR if write else os.O_RDONLY)
+        descriptor = _open_regular(self.path, os.O_RDWR if write else os.O_RDONLY)
         try:
             _lock(descriptor, fcntl.LOCK_EX if write else fcntl.LOCK_SH, self.path)
             status = os.fstat(descriptor)
@@ -103,8 +105,7 @@ class LedgerFile:
     def refresh(self, descriptor: int) -> list[Record]:
         """The records that were committed since the last look, checked against chain and seals."""
         if not self.head:
-            whole = _read(descriptor, 0)
-            self.head, self._first_seal, self._chain = decode_head(whole, str(self.path))
+            self.head, self._first_seal, self._chain = self._read_head(descriptor)
             self.position = self._first_seal + 2 * SEAL_BYTES
         size = os.fstat(descriptor).st_size
         committed = self._committed(descriptor)
@@ -120,6 +121,29 @@ class LedgerFile:
             raise LedgerDamaged(f"{self.path} is damaged: its seals do not belong to its records")
         self.position, self._chain, self.torn = found.end, found.chain, size - found.end
         return found.records
+
+    @property
+    def mark(self) -> str:
+        """Which ledger this is, how far it was read, and the chain value there: see `require_mark`."""
+        return f"{self.head['id']}:{self.position}:{self._chain}"
+
+    def require_mark(self, descriptor: int, mark: str) -> None:
+        """Refuse a file that does not go on from where `mark` was noted: an older copy, or another ledger.
+
+        Comparing lengths would not do: an older copy that was written to since may have become long enough.
+        """
+        head, first_seal, chain = self._read_head(descriptor)
+        start = first_seal + 2 * SEAL_BYTES
+        noted_id, noted_position, noted_chain = mark.split(":")
+        found = scan(_read(descriptor, start), start, chain, watch=int(noted_position))
+        if head["id"] != noted_id or found.chain_at != noted_chain:
+            raise LedgerDamaged(
+                f"{self.path} does not hold the {noted_position} bytes that were noted when the checkpoint was "
+                "made: it is an older copy of the ledger, or another ledger"
+            )
+
+    def _read_head(self, descriptor: int) -> tuple[Record, int, str]:
+        return decode_head(os.pread(descriptor, _LONGEST_HEAD, 0), str(self.path))
 
     def append(self, descriptor: int, records: Sequence[Record]) -> None:
         """Put records on disk, right after what `refresh` under the same lock has read.
@@ -170,6 +194,17 @@ class LedgerFile:
                 f"{self.path} is damaged: both seals, at byte {self._first_seal}, are cut or altered"
             )
         return max(sound, key=lambda seal: seal.length)
+
+
+def _open_regular(path: Path, flags: int) -> int:
+    """Open a file to read and write at positions; a folder, device or pipe is refused, and never waited for."""
+    if path.is_dir():  # which cannot be opened for writing: say what is wrong all the same
+        raise ValueError(f"ledger must be a regular file: {path} is a folder")
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ValueError(f"ledger must be a regular file: {path} is a device, a pipe or the like")
+    return descriptor
 
 
 def _lock(descriptor: int, kind: int, path: Path) -> None:

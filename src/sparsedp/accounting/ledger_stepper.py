@@ -7,19 +7,22 @@ import threading
 import time
 from collections.abc import Callable
 
-# Recording may cost a step this much time, or this part of its own. Where a slow disk takes longer, more
-# steps are reserved at once; not beyond a limit, because a crash loses what was reserved.
+# A crash loses what was reserved and not taken, so few steps are reserved at once: a thousandth of the
+# run; where the disk is so slow that recording would hold up training, up to a hundredth.
+_SMALLEST_PART = 1 / 1000
+_LARGEST_PART = 1 / 100
+# What recording may cost a step: this much time, or this part of its own.
 _SECONDS_A_STEP = 20e-6
-_PART_OF_A_STEP = 0.004
-_RESERVE = 64
-_LARGEST_RESERVE = 1024
+_PART_OF_A_STEP = 0.02
 
 
 class Stepper:
     """Called once before each step's noise is drawn; writes to disk only when its reserved steps are used up.
 
-    A crash therefore over-counts, by at most the steps reserved and not taken. Closing gives them back. Only
-    the process that made the stepper may call it, so that steps given back cannot be in use in a fork of it.
+    A crash therefore over-counts, by at most the steps reserved and not taken: `reserve`, or by default at
+    most a hundredth of the steps planned (of those taken, where there is no plan), and at least one. Closing
+    gives them back. Only the process that made the stepper may call it, so that steps given back cannot be in
+    use in a fork of it.
     """
 
     def __init__(
@@ -29,6 +32,7 @@ class Stepper:
         settle: Callable[[int, int], None],
         *,
         reserve: int | None,
+        planned: int = 0,
     ) -> None:
         # enter(wanted) reserves steps: how many were granted, and the seconds to disk. settle(taken, unused).
         self.key = key
@@ -38,11 +42,12 @@ class Stepper:
         self._enter = enter
         self._settle = settle
         self._reserve = reserve
-        self._batch = reserve or _RESERVE
+        self._planned = planned
+        self._batch = reserve or self._within_limits(1)
         self._process = os.getpid()
         self._mutex = threading.Lock()
         self._closed = False
-        self._last_reserved = time.monotonic()
+        self._last_reserved: float | None = None
 
     @property
     def unused(self) -> int:
@@ -89,9 +94,13 @@ class Stepper:
             self._settle(taken, unused)
 
     def _reserve_more(self) -> None:
-        step = (time.monotonic() - self._last_reserved) / self._batch
+        asked, before = time.monotonic(), self._last_reserved
         self._unused, seconds = self._enter(self._batch)
         self._last_reserved = time.monotonic()
-        if self._reserve is None:
-            needed = seconds / max(_SECONDS_A_STEP, _PART_OF_A_STEP * step)
-            self._batch = int(min(max(needed, _RESERVE), _LARGEST_RESERVE))
+        if self._reserve is None and before is not None:
+            step = (asked - before) / self._batch
+            self._batch = self._within_limits(seconds / max(_SECONDS_A_STEP, _PART_OF_A_STEP * step))
+
+    def _within_limits(self, wanted: float) -> int:
+        steps = max(self._planned, self.taken)
+        return int(max(1, steps * _SMALLEST_PART, min(wanted, steps * _LARGEST_PART)))

@@ -130,6 +130,13 @@ def show_result(folder: Path, result: dict[str, Any], as_json: bool) -> None:
             f"embedding gradient {result['gradient_size']:,.0f} coordinates a step, "
             f"{result['reduction']:,.1f} times smaller than dense DP-SGD's"
         )
+    if result["stopped"] is not None:
+        steps, planned = result["steps"], result["planned_steps"]
+        typer.echo(f"stopped after {steps:,} of {planned:,} planned steps: {result['stopped']}")
+    if result["lost_steps"]:
+        typer.echo(
+            f"{result['lost_steps']:,} steps that interruptions took away stay paid for, within epsilon"
+        )
     statement = result["statement"]
     if statement is None:
         typer.echo("NOT PRIVATE: trained without differential privacy")

@@ -64,7 +64,9 @@ class RunConfig(BaseModel):
     holdout_by: Literal["hash", "time"] = "hash"
     evaluate_every: Count | None = None
     """Steps between evaluations on the held-out rows; default: at the end only."""
-    checkpoint_every: Count = 200
+    checkpoint_every: Count | None = None
+    """Steps between checkpoints; default: as often as takes a fiftieth of the time. A crash costs the steps
+    since the last one: they stay paid for."""
     seed: int | None = None
     """Makes the run reproducible and not private."""
     ledger: str | None = None

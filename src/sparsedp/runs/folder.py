@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ class RunFolder:
     """Files of one run. Everything but ``private/`` may be shown to whoever may see the model.
 
     ``config.yaml``, ``metrics.jsonl`` (one line an evaluation), ``statement.json``, ``result.json``,
-    ``model.safetensors``, ``tensorboard/``, the run's own ``run.ledger``; ``private/`` has the checkpoint,
-    which holds the state of the optimiser and (for seeded runs) of the noise streams.
+    ``model.safetensors``, ``tensorboard/``, the run's own ``run.ledger`` and its name on ledgers,
+    ``run.name``; ``private/`` has the checkpoint, which holds the state of the optimiser and (for seeded
+    runs) of the noise streams.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -48,7 +50,14 @@ class RunFolder:
             raise ValueError(f"{self.path} already holds a run; resume it, or give another folder")
         (self.path / "private").mkdir(parents=True, exist_ok=True)
         os.chmod(self.path / "private", 0o700)
+        write_atomically(self.path / "run.name", f"{self.path.resolve().name}-{secrets.token_hex(4)}")
         write_atomically(self.path / "config.yaml", config.to_yaml())
+
+    @property
+    def run_name(self) -> str:
+        """The run's name on a ledger: the same after every crash, and no other run's."""
+        path = self.path / "run.name"
+        return path.read_text() if path.exists() else "run"
 
     def config(self) -> RunConfig:
         """What the run was asked to do."""
@@ -94,7 +103,14 @@ class RunFolder:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """The file is whole or as it was."""
+    """The file is whole or as it was, also after a power cut."""
     partial = path.with_name(path.name + ".partial")
-    partial.write_text(text)
-    os.replace(partial, path)
+    try:
+        with open(partial, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise

@@ -11,11 +11,11 @@ from torch import nn
 from torch.optim import Optimizer
 
 from sparsedp.accounting import Ledger, PrivacyStatement
+from sparsedp.accounting.ledger_events import event_key
 from sparsedp.data import ClickData
 from sparsedp.randomness import NoiseSource
 from sparsedp.runs.algorithms import optimizers_of, private_rows, selection_of
 from sparsedp.runs.config import RunConfig
-from sparsedp.runs.folder import RunFolder
 from sparsedp.runs.tally import Tally
 from sparsedp.selection import Selection
 from sparsedp.training import EpsilonMeter, LastStep, PoissonLoader, PrivacyEngine
@@ -29,6 +29,8 @@ class Job(Protocol):
     """Batches, steps, checkpoints; what the training loop sees."""
 
     total_steps: int
+    stopped: str | None
+    """Why the run ended before its planned steps, if it did."""
 
     @property
     def steps_taken(self) -> int:
@@ -52,6 +54,9 @@ class Job(Protocol):
     def statement(self) -> PrivacyStatement | None:
         """What was spent; None without privacy."""
 
+    def lost_steps(self) -> int:
+        """Steps that are paid for and not in the model: a crash took them, or may have."""
+
     def save(self, path: Path, tally: Tally) -> None:
         """Write a checkpoint. The tally is in the same file: a kill between two would leave one of them old."""
 
@@ -62,26 +67,30 @@ class Job(Protocol):
         """Give the model back."""
 
 
+def open_ledger(config: RunConfig, own: Path, run_name: str) -> Ledger:
+    """The ledger of a run: the one that it shares, or its own."""
+    return Ledger.open(config.ledger or own, run=run_name, private=config.seed is None)
+
+
 class PrivateJob:
-    """Training with the privacy engine."""
+    """Training with the privacy engine.
+
+    ``selection`` is by default what the config says; one that is given has its one-off events paid already.
+    """
 
     def __init__(
         self,
         config: RunConfig,
         model: nn.Module,
         data: ClickData,
-        folder: RunFolder,
+        ledger: Ledger,
         selection: Selection | None = None,
-        ledger_run: str = "run",
     ) -> None:
         assert config.epsilon is not None
+        self.stopped: str | None = None
         self.delta = config.delta_for(len(data))
-        seeded = config.seed is not None
-        self.engine = PrivacyEngine(
-            secure=not seeded,
-            seed=config.seed,
-            ledger=Ledger.open(config.ledger or folder.ledger, run=ledger_run, private=not seeded),
-        )
+        self.ledger = ledger
+        self.engine = PrivacyEngine(secure=config.seed is None, seed=config.seed, ledger=ledger)
         self.private = self.engine.make_private_with_epsilon(
             module=model,
             optimizer=optimizers_of(config, model),
@@ -93,8 +102,10 @@ class PrivateJob:
             selection=selection or selection_of(config, private_rows(config, model, data)),
             physical_batch_size=config.physical_batch_size,
         )
-        terms = self.engine.run.terms
-        self.total_steps = steps_in(config.epochs, terms.sampling_rate)
+        if selection is not None and selection.one_off_events():
+            self.engine.run.settle(selection)
+        assert self.engine.run.terms.planned_steps is not None
+        self.total_steps = self.engine.run.terms.planned_steps
         self._meter = EpsilonMeter(self.engine, self.delta)
 
     @property
@@ -126,6 +137,13 @@ class PrivateJob:
         """See the protocol."""
         return self.engine.statement(self.delta)
 
+    def lost_steps(self) -> int:
+        """See the protocol."""
+        run = self.engine.run
+        step = event_key(run.terms.event(run.selection))
+        paid = sum(count for event, count in self.ledger.own_events() if event_key(event) == step)
+        return paid - self.steps_taken
+
     def save(self, path: Path, tally: Tally) -> None:
         """See the protocol."""
         write_state({**state_of(self.engine), _TALLY: tally.to_record()}, path)
@@ -144,13 +162,14 @@ class PlainJob:
     """Training without privacy on the same Poisson batches: the yardstick."""
 
     def __init__(self, config: RunConfig, model: nn.Module, data: ClickData) -> None:
+        self.stopped: str | None = None
         batch = min(config.batch_size, len(data))
         self._loader = PoissonLoader(
             data.loader(batch), sampling_rate=batch / len(data), stream=NoiseSource(config.seed).sampling
         )
         self._model = model
         self._optimizers: list[Optimizer] = optimizers_of(config, model)
-        self.total_steps = steps_in(config.epochs, self._loader.sampling_rate)
+        self.total_steps = steps_in(config.epochs, self._loader.steps_per_epoch)
 
     @property
     def steps_taken(self) -> int:
@@ -182,6 +201,10 @@ class PlainJob:
     def statement(self) -> PrivacyStatement | None:
         """See the protocol."""
         return None
+
+    def lost_steps(self) -> int:
+        """See the protocol."""
+        return 0
 
     def save(self, path: Path, tally: Tally) -> None:
         """See the protocol."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,15 +11,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from sparsedp.accounting import PrivacyStatement
+from sparsedp.accounting import BudgetExceeded, EpsilonCap, Ledger, PrivacyStatement
+from sparsedp.accounting.events import DpEvent
 from sparsedp.data import ClickData
 from sparsedp.randomness import NoiseSource
 from sparsedp.rows import RowCounts, TableShape
 from sparsedp.runs.algorithms import count_columns, selection_of
+from sparsedp.runs.checkpoints import CheckpointSchedule
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.evaluation import Evaluation, evaluate
 from sparsedp.runs.folder import RunFolder
-from sparsedp.runs.job import Job, PlainJob, PrivateJob
+from sparsedp.runs.job import Job, PlainJob, PrivateJob, open_ledger
 from sparsedp.runs.sources import fresh_model, held_out, open_data, split_periods
 from sparsedp.runs.tally import Tally
 from sparsedp.runs.trainer import NOT_PRIVATE, Watcher, take_steps
@@ -48,6 +50,11 @@ class StreamResult:
     examples_per_second: float
     seconds: float
     statement: dict[str, Any] | None
+    planned_steps: int | None = None
+    stopped: str | None = None
+    """Why fewer steps were taken than planned: epsilon is a cap, and crashes may have used up a part of it."""
+    lost_steps: int = 0
+    """Steps that crashes took away: paid for, and not in the model."""
 
 
 def stream(config: RunConfig, path: str | Path, watch: Watcher | None = None) -> StreamResult:
@@ -66,7 +73,7 @@ def stream(config: RunConfig, path: str | Path, watch: Watcher | None = None) ->
 
 
 def resume_stream(folder: RunFolder, watch: Watcher | None = None) -> StreamResult:
-    """Finish a streaming run: the period that was interrupted begins anew, and pays for both attempts."""
+    """Finish a streaming run: the period that was interrupted goes on from its last checkpoint."""
     config = folder.config()
     data = open_data(config.data)
     return _run(config, folder, data, fresh_model(config, data), watch)
@@ -77,6 +84,11 @@ class _State:
     """How far a streaming run is, between two periods."""
 
     period: int = 0
+    counted: int = 0
+    """Periods whose rows were counted, with noise, for FEST."""
+    planned_steps: int = 0
+    stopped: str | None = None
+    lost_steps: int = 0
     tally: Tally = field(default_factory=Tally)
     next_auc: list[float] = field(default_factory=list)
     statements: list[dict[str, Any]] = field(default_factory=list)
@@ -97,8 +109,8 @@ class _State:
         model.load_state_dict(state["module"])
         rows.restore(state["rows"])
         torch.set_rng_state(state["torch_rng"])
-        tally = Tally.from_record(state["tally"])
-        return cls(state["period"], tally, state["next_auc"], state["statements"])
+        fields = {name: state[name] for name in vars(cls()) if name != "tally"}
+        return cls(**fields, tally=Tally.from_record(state["tally"]))
 
 
 def _run(
@@ -106,25 +118,73 @@ def _run(
 ) -> StreamResult:
     training, later = split_periods(config, data)
     rows = _RowsSource(config, model, training)
-    if folder.checkpoint.exists():
-        state = _State.load(folder.checkpoint, model, rows)
-    else:
-        rows.observe_ahead()
-        state = _State()
-        state.save(folder.checkpoint, model, rows)
+    state = _State.load(folder.checkpoint, model, rows) if folder.checkpoint.exists() else _State()
     folder.forget_after(state.tally.steps)
     following = [*training[1:], later[0]]
     for number in range(state.period, len(training)):
+        _count_rows(config, folder, model, state, rows, number)
         with _job(config, model, training[number], folder, rows, number) as job:
-            for _ in take_steps(model, job, state.tally, watch):
-                pass
+            _train_period(config, folder, model, job, state, number, watch)
             statement = job.statement()
         state.statements += [] if statement is None else [statement.to_dict()]
         state.next_auc.append(evaluate(model, following[number]).auc)
         state.period = number + 1
         folder.log({"step": state.tally.steps, "period": number, "auc": state.next_auc[-1], "epsilon": None})
         state.save(folder.checkpoint, model, rows)
+        _mid_period(folder, number).unlink(missing_ok=True)
     return _finish(folder, model, state, training, evaluate(model, held_out(config, data)))
+
+
+def _train_period(
+    config: RunConfig,
+    folder: RunFolder,
+    model: nn.Module,
+    job: Job,
+    state: _State,
+    number: int,
+    watch: Watcher | None,
+) -> None:
+    """Take the steps of one period, from its own checkpoint where there is one."""
+    path = _mid_period(folder, number)
+    if path.exists():
+        state.tally = job.resume(path)
+    checkpoints = CheckpointSchedule(config.checkpoint_every, lambda: job.save(path, state.tally))
+    for done in take_steps(model, job, state.tally, watch):
+        checkpoints.after_step(done)
+    checkpoints.at_the_end()
+    state.planned_steps += job.total_steps
+    state.stopped = state.stopped or job.stopped
+    state.lost_steps += job.lost_steps()
+
+
+def _mid_period(folder: RunFolder, number: int) -> Path:
+    return folder.checkpoint.with_name(f"period-{number:03d}.pt")
+
+
+def _period_ledger(config: RunConfig, folder: RunFolder, number: int) -> Ledger:
+    """A ledger of its own for each period: their examples are disjoint, so their costs do not add up."""
+    own = RunFolder(folder.path / f"period-{number:03d}")
+    own.path.mkdir(exist_ok=True)
+    return open_ledger(config, own.ledger, f"{folder.run_name}, period {number}")
+
+
+def _count_rows(
+    config: RunConfig, folder: RunFolder, model: nn.Module, state: _State, rows: _RowsSource, number: int
+) -> None:
+    """Count the rows that period ``number`` needs counted: each period's ledger is charged before the noise.
+
+    A period whose epsilon crashes have used up is not counted again; its steps will be refused as well.
+    """
+    due = [each for each in rows.counted_before(number) if each >= state.counted]
+    for each in due:
+        assert config.epsilon is not None
+        cap = EpsilonCap(config.epsilon, config.delta_for(rows.examples(each)))
+        with suppress(BudgetExceeded), _period_ledger(config, folder, each) as ledger:
+            ledger.spend(rows.event, cap=cap)
+            rows.count(each)
+            state.counted = each + 1
+    if due:
+        state.save(folder.checkpoint, model, rows)
 
 
 def _finish(
@@ -150,6 +210,9 @@ def _finish(
         examples_per_second=tally.examples_per_second,
         seconds=tally.seconds,
         statement=None if statement is None else statement.to_dict(),
+        planned_steps=state.planned_steps,
+        stopped=state.stopped,
+        lost_steps=state.lost_steps,
     )
     folder.write_json("result", asdict(result))
     return result
@@ -178,11 +241,29 @@ class _RowsSource:
         self._vocabulary = StreamingVocabulary(shapes, config.rows, config.fest_mu, config.always_on_rows)
         self._stream = NoiseSource(config.seed).selection.fork(1)
 
-    def observe_ahead(self) -> None:
-        """Count all periods before the first is trained on, where all of them choose the rows."""
-        if self._needed and self._config.frequencies == "all":
-            for period in self._periods:
-                self._observe(period)
+    def counted_before(self, number: int) -> list[int]:
+        """Which periods' counts choose the rows of period ``number``, as far as they are new to it."""
+        if not self._needed:
+            return []
+        return {
+            "first": [0],
+            "all": list(range(len(self._periods))),
+            "running": [number],
+        }[self._config.frequencies]
+
+    def examples(self, number: int) -> int:
+        """How many examples a period has."""
+        return len(self._periods[number])
+
+    @property
+    def event(self) -> DpEvent:
+        """What counting a period costs its examples."""
+        return self._vocabulary.event
+
+    def count(self, number: int) -> None:
+        """Add the noisy counts of period ``number``."""
+        counts = count_columns(self._periods[number], self._names, self._config.always_on_rows)
+        self._vocabulary.observe(counts, self._stream)
 
     def state(self) -> dict[str, Any] | None:
         """What a resumed run needs; the stream's state for seeded runs only."""
@@ -199,18 +280,11 @@ class _RowsSource:
             if state["stream"] is not None:
                 self._stream.restore(state["stream"])
 
-    def _observe(self, period: ClickData) -> None:
-        counts = count_columns(period, self._names, self._config.always_on_rows)
-        self._vocabulary.observe(counts, self._stream)
-
     def fest(self, number: int) -> FEST | None:
-        """The row set of period ``number``."""
+        """The row set of period ``number``, with what its own examples paid for it."""
         if not self._needed:
             return None
-        source = self._config.frequencies
-        if source == "running" or (source == "first" and number == 0):
-            self._observe(self._periods[number])
-        pays = source != "first" or number == 0
+        pays = self._config.frequencies != "first" or number == 0
         return self._vocabulary.fest(self._vocabulary.event if pays else None)
 
 
@@ -222,11 +296,9 @@ def _job(
     if config.algorithm == "non-private":
         job = PlainJob(config, model, period)
     else:
-        # A ledger of its own for each period: their examples are disjoint, so their costs do not add up.
-        own = RunFolder(folder.path / f"period-{number:03d}")
-        own.path.mkdir(exist_ok=True)
         settings = config if config.seed is None else config.model_copy(update={"seed": config.seed + number})
-        job = PrivateJob(settings, model, period, own, selection_of(config, rows.fest(number)))
+        ledger = _period_ledger(config, folder, number)
+        job = PrivateJob(settings, model, period, ledger, selection_of(config, rows.fest(number)))
     try:
         yield job
     finally:

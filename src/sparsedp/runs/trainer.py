@@ -12,11 +12,13 @@ import torch
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
 
+from sparsedp.accounting import BudgetExceeded
 from sparsedp.data import ClickData
+from sparsedp.runs.checkpoints import CheckpointSchedule
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.evaluation import Evaluation, evaluate
 from sparsedp.runs.folder import RunFolder
-from sparsedp.runs.job import Job, PlainJob, PrivateJob
+from sparsedp.runs.job import Job, PlainJob, PrivateJob, open_ledger
 from sparsedp.runs.sources import fresh_model, open_data, split
 from sparsedp.runs.tally import Tally
 from sparsedp.training.checkpoint import write_weights
@@ -56,6 +58,11 @@ class Result:
     seconds: float
     noise_multiplier: float | None
     statement: dict[str, Any] | None
+    planned_steps: int | None = None
+    stopped: str | None = None
+    """Why fewer steps were taken than planned: epsilon is a cap, and crashes may have used up a part of it."""
+    lost_steps: int = 0
+    """Steps that crashes took away: paid for, and not in the model."""
 
 
 def train(config: RunConfig, path: str | Path, watch: Watcher | None = None) -> Result:
@@ -84,7 +91,7 @@ def _run(
     if config.algorithm == "non-private":
         job = PlainJob(config, model, training)
     else:
-        job = PrivateJob(config, model, training, folder)
+        job = PrivateJob(config, model, training, open_ledger(config, folder.ledger, folder.run_name))
     try:
         tally = Tally()
         if folder.checkpoint.exists():
@@ -110,24 +117,40 @@ def _loop(
     """Train to the end, with evaluations and checkpoints on the way; gives the last evaluation."""
     from torch.utils.tensorboard import SummaryWriter
 
+    checkpoints = CheckpointSchedule(config.checkpoint_every, lambda: job.save(folder.checkpoint, tally))
+    found = None
     with SummaryWriter(str(folder.tensorboard)) as board:
         for done in take_steps(model, job, tally, watch):
+            found = None
             if config.evaluate_every and done % config.evaluate_every == 0 and done < job.total_steps:
-                _record(folder, board, job, tally, evaluate(model, held_out))
-            if done % config.checkpoint_every == 0:
-                job.save(folder.checkpoint, tally)
-        final = evaluate(model, held_out)
-        _record(folder, board, job, tally, final)
-    return final
+                found = evaluate(model, held_out)
+                _record(folder, board, job, tally, found)
+            checkpoints.after_step(done)
+        checkpoints.at_the_end()
+        if found is None:  # else the run ended early, just where it was evaluated
+            found = evaluate(model, held_out)
+            folder.forget_after(job.steps_taken - 1)
+            _record(folder, board, job, tally, found)
+    return found
 
 
 def take_steps(model: nn.Module, job: Job, tally: Tally, watch: Watcher | None) -> Iterator[int]:
-    """Train to the end of the job; gives the number of steps taken after each of them."""
+    """Train to the end of the job; gives the number of steps taken after each of them.
+
+    Where crashes have used up a part of epsilon, or other runs the ledger's budget, the end comes before the
+    planned one: at the step that would pass it. A run that cannot take a single step raises ``BudgetExceeded``.
+    """
     taken, examples, seconds = job.steps_taken, 0, 0.0
     while taken < job.total_steps:
         for features, label in job.batches():
             started = time.perf_counter()
-            train_step(model, job, features, label)
+            try:
+                train_step(model, job, features, label)
+            except BudgetExceeded as refusal:
+                if not tally.steps:
+                    raise
+                job.stopped = str(refusal)
+                return
             examples, seconds = examples + len(label), seconds + time.perf_counter() - started
             if job.steps_taken == taken:  # a piece of a logical batch: the step comes with the last one
                 continue
@@ -201,4 +224,7 @@ def _finish(
         seconds=tally.seconds,
         noise_multiplier=job.engine.noise_multiplier if isinstance(job, PrivateJob) else None,
         statement=None if statement is None else statement.to_dict(),
+        planned_steps=job.total_steps,
+        stopped=job.stopped,
+        lost_steps=job.lost_steps(),
     )

@@ -39,7 +39,7 @@ def state_of(engine: PrivacyEngine) -> dict[str, Any]:
         "lazy": None if run.lazy is None else run.lazy.state_dict(),
         "streams": None if engine.source.is_private else engine.source.state_dict(),
         "torch_rng": torch.get_rng_state(),
-        "ledger_position": None if engine.ledger is None else engine.ledger.position,
+        "ledger": None if engine.ledger is None else engine.ledger.mark,
     }
 
 
@@ -97,11 +97,10 @@ def resume(engine: PrivacyEngine, path: Path) -> None:
             f"resume: {path} was saved on other terms: "
             + ", ".join(f"{n} {state['terms'].get(n)} there, {getattr(run.terms, n)} here" for n in differing)
         )
-    noted = state["ledger_position"]
-    if noted is not None and (engine.ledger is None or engine.ledger.position < noted):
-        raise ValueError(
-            f"resume: {path} was saved with a ledger that held {noted} bytes; give the same ledger"
-        )
+    if state["ledger"] is not None:
+        if engine.ledger is None:
+            raise ValueError(f"resume: {path} was saved with a ledger; give the same ledger")
+        engine.ledger.require_mark(state["ledger"])
     run.module.load_state_dict(state["module"])
     run.optimizer.load_state_dict(state["optimizer"])
     run.optimizer.steps_taken = state["steps_taken"]

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from torch import nn
 from torch.optim import Optimizer
 
-from sparsedp.accounting import Ledger, PrivacyStatement, calibrate, epsilon_of, max_steps
+from sparsedp.accounting import Ledger, PrivacyStatement, calibrate, epsilon_of
 from sparsedp.accounting.events import DpEvent
 from sparsedp.clipping import Capture
 from sparsedp.randomness import NoiseSource
@@ -73,7 +73,7 @@ class PrivacyEngine:
         if not noise_multiplier >= 0 or noise_multiplier == float("inf"):
             raise ValueError(f"noise_multiplier must be zero or more and finite, got {noise_multiplier}")
         sampling = sampling_of(data_loader, expected_batch_size, poisson)
-        terms = Terms(noise_multiplier, positive("max_grad_norm", max_grad_norm), *sampling, max_steps=None)
+        terms = Terms(noise_multiplier, positive("max_grad_norm", max_grad_norm), *sampling)
         return self._start(
             module, optimizer, data_loader, selection or DPSGD(), terms, loss_reduction, physical_batch_size
         )
@@ -95,7 +95,12 @@ class PrivacyEngine:
         loss_reduction: Literal["mean", "sum"] = "mean",
         physical_batch_size: int | None = None,
     ) -> Private:
-        """Train so that ``epochs`` (or ``steps``) and all one-off events together cost ``target_epsilon``."""
+        """Train so that ``epochs`` (or ``steps``) and all one-off events together cost ``target_epsilon``.
+
+        The target is a cap: the step that would pass it raises ``BudgetExceeded`` before its noise is drawn.
+        With a ledger everything counts that was entered under its run name, also the steps that crashes
+        took away: a run that was interrupted takes fewer steps, and never spends more.
+        """
         selection = selection or DPSGD()
         clip = positive("max_grad_norm", max_grad_norm)
         sampling = sampling_of(data_loader, expected_batch_size, poisson)
@@ -103,7 +108,7 @@ class PrivacyEngine:
         one_off = selection.one_off_events()
 
         def step_event(sigma: float) -> DpEvent:
-            return Terms(sigma, clip, *sampling, max_steps=None).event(selection)
+            return Terms(sigma, clip, *sampling).event(selection)
 
         sigma = calibrate(
             target_epsilon=target_epsilon,
@@ -113,13 +118,7 @@ class PrivacyEngine:
             extra_events=one_off,
             step_event=step_event,
         )
-        allowed = max_steps(
-            step_event=step_event(sigma),
-            target_epsilon=target_epsilon,
-            target_delta=target_delta,
-            extra_events=one_off,
-        )
-        terms = Terms(sigma, clip, *sampling, max_steps=max(allowed, total))
+        terms = Terms(sigma, clip, *sampling, target_epsilon, target_delta, planned_steps=total)
         return self._start(
             module, optimizer, data_loader, selection, terms, loss_reduction, physical_batch_size
         )

@@ -63,7 +63,7 @@ class PoissonLoader:
         self.dataset = loader.dataset
         self.sampling_rate = sampling_rate
         self._examples = len(loader.dataset)  # type: ignore[arg-type]
-        self.steps_per_epoch = steps_in(1.0, sampling_rate)
+        self.steps_per_epoch = steps_per_epoch(sampling_rate)
         self.position = 0
         self.whole_batches = False
         self._stream = stream
@@ -227,9 +227,18 @@ def _collates_itself(loader: DataLoader[Any]) -> str | None:
     return "tensors" if plain else None
 
 
-def steps_in(epochs: float, sampling_rate: float) -> int:
-    """How many Poisson batches make so many epochs, the last one begun counted whole."""
-    return max(1, math.ceil(epochs / sampling_rate - 1e-6))
+def steps_per_epoch(sampling_rate: float) -> int:
+    """How many Poisson batches the loader hands out in one pass: 1 / rate, the last one begun counted whole."""
+    return max(1, math.ceil(1.0 / sampling_rate - 1e-6))
+
+
+def steps_in(epochs: float, steps_per_epoch: int) -> int:
+    """How many steps so many passes over a loader take; of a part of a pass, the last one begun is whole.
+
+    Passes are what a training loop makes, so this is never less than the loop will ask for: ``epochs`` times
+    1 / rate can be, where 1 / rate is no whole number.
+    """
+    return max(1, math.ceil(epochs * steps_per_epoch - 1e-6))
 
 
 def check_loader(loader: Any) -> None:

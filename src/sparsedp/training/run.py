@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from sparsedp.accounting import BudgetExceeded, Ledger
+from sparsedp.accounting import Ledger
 from sparsedp.accounting.events import DpEvent
 from sparsedp.clipping import Capture
 from sparsedp.randomness import NoiseSource
@@ -42,6 +42,7 @@ class Run:
         self.module, self.capture, self.terms, self.selection = module, capture, terms, selection
         self._source = source
         self._ledger = ledger
+        self._cap = terms.cap()
         self._rule: Rule | None = None
         self._spent_once: tuple[DpEvent, ...] = ()
         self._step_charger: Any = None
@@ -141,7 +142,7 @@ class Run:
     def _pay_once(self) -> None:
         if self._ledger is not None:
             for event in self.selection.one_off_events():
-                self._ledger.spend(event)
+                self._ledger.spend(event, cap=self._cap)
 
     def rule(self) -> Rule:
         """The rule of a step."""
@@ -158,16 +159,13 @@ class Run:
 
     def charge(self) -> None:
         """Pay for the next step before its noise is drawn, or refuse it."""
-        taken, allowed = self.optimizer.steps_taken, self.terms.max_steps
-        if allowed is not None and taken >= allowed:
-            raise BudgetExceeded(
-                f"step {taken + 1} would pass the budget: {allowed} steps at noise multiplier "
-                f"{self.terms.noise_multiplier:.4g} use it up"
-            )
+        event = self.terms.event(self.selection)
         if self._ledger is not None:
             if self._step_charger is None:
-                self._step_charger = self._ledger.stepper(self.terms.event(self.selection))
+                self._step_charger = self._ledger.stepper(event, cap=self._cap)
             self._step_charger()
+        elif self._cap is not None:
+            self._cap.require(self.spent(), event)
 
     def spent(self) -> list[tuple[DpEvent, int]]:
         """This run's own account."""

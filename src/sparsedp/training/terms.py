@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from sparsedp.accounting.cap import EpsilonCap
 from sparsedp.accounting.events import DpEvent, NonPrivateDpEvent, PoissonSampledDpEvent
 from sparsedp.selection import Selection
-from sparsedp.training.loader import check_loader, steps_in
+from sparsedp.training.loader import check_loader, steps_in, steps_per_epoch
 
 Sampling = tuple[float, float, bool, int]
 """(B, q, poisson, steps per epoch): public constants."""
@@ -24,8 +25,11 @@ class Terms:
     """1 where batches are the user's own."""
     poisson: bool
     steps_per_epoch: int
-    max_steps: int | None
-    """Where the budget ends; None without a budget."""
+    target_epsilon: float | None = None
+    """A cap on what the run spends at ``target_delta``; None where the noise was given instead."""
+    target_delta: float | None = None
+    planned_steps: int | None = None
+    """How many steps the noise was calibrated for."""
 
     def event(self, selection: Selection) -> DpEvent:
         """What one step spends."""
@@ -33,6 +37,12 @@ class Terms:
             return NonPrivateDpEvent()
         inner = selection.step_event(self.noise_multiplier)
         return PoissonSampledDpEvent(self.sampling_rate, inner) if self.poisson else inner
+
+    def cap(self) -> EpsilonCap | None:
+        """The target as a cap; None without a target."""
+        if self.target_epsilon is None or self.target_delta is None:
+            return None
+        return EpsilonCap(self.target_epsilon, self.target_delta, self.planned_steps or 0)
 
 
 def sampling_of(data_loader: Any, expected_batch_size: float | None, poisson: bool) -> Sampling:
@@ -50,7 +60,7 @@ def sampling_of(data_loader: Any, expected_batch_size: float | None, poisson: bo
     batch = positive("expected_batch_size", batch)
     if batch > examples:
         raise ValueError(f"expected_batch_size {batch:g} is larger than the dataset of {examples} examples")
-    return batch, batch / examples, True, steps_in(1.0, batch / examples)
+    return batch, batch / examples, True, steps_per_epoch(batch / examples)
 
 
 def total_steps(epochs: float | None, steps: int | None, sampling: Sampling) -> int:
@@ -58,8 +68,7 @@ def total_steps(epochs: float | None, steps: int | None, sampling: Sampling) -> 
     if (epochs is None) == (steps is None):
         raise ValueError("epochs or steps: give one of them")
     if epochs is not None:
-        rate = sampling[1] if sampling[2] else 1.0 / sampling[3]
-        return steps_in(positive("epochs", epochs), rate)
+        return steps_in(positive("epochs", epochs), sampling[3])
     assert steps is not None
     if steps < 1:
         raise ValueError(f"steps must be at least 1, got {steps}")

@@ -1,0 +1,61 @@
+"""A run's epsilon as a cap: the step that would pass it is refused, whatever was lost in crashes before."""
+
+from __future__ import annotations
+
+from sparsedp.accounting.budget import BudgetExceeded
+from sparsedp.accounting.events import DpEvent, Events
+from sparsedp.accounting.ledger_allowance import Allowance
+from sparsedp.accounting.ledger_events import event_key
+from sparsedp.accounting.pld import tolerance
+from sparsedp.accounting.validation import check_count, check_delta, check_epsilon
+
+
+class EpsilonCap:
+    """The most that a run may spend in all: `target_epsilon` at `target_delta`.
+
+    Guarantee: if every release of a run was admitted by `require` before it was made, or entered with this
+    cap on a ledger (`Ledger.spend`, `Ledger.stepper`), then `epsilon_of` everything the run has paid for is
+    at most `target_epsilon`, after any number of crashes and resumes; on a ledger what was paid includes the
+    steps that crashes took away. Proof: the account never passes a mix of events whose epsilon was computed
+    and lies below the target by the accountant's tolerance (`Allowance`), so that what the accountant says of
+    a part of the mix is within the target too. A run that lost steps therefore takes fewer of them.
+
+    `planned_steps` is how many steps the noise was calibrated for. It saves computations and tells a ledger
+    how many steps it may reserve at once; it is no limit.
+    """
+
+    def __init__(self, target_epsilon: float, target_delta: float, planned_steps: int = 0) -> None:
+        self.target_epsilon = check_epsilon(target_epsilon, "target_epsilon")
+        self.target_delta = check_delta(target_delta, "target_delta")
+        self.allowance = Allowance(
+            self.target_epsilon - tolerance(self.target_epsilon),
+            self.target_delta,
+            check_count("planned_steps", planned_steps, minimum=0),
+        )
+
+    @property
+    def planned_steps(self) -> int:
+        """How many steps the noise was calibrated for; 0 if that is not known."""
+        return self.allowance.planned_steps
+
+    def require(self, account: Events, event: DpEvent) -> None:
+        """Refuse `event` with `BudgetExceeded` if it would pass the target beside the `account` so far.
+
+        For a run without a ledger; a ledger asks by itself, under its lock.
+        """
+        key = event_key(event)
+        events, counts = {key: event}, {key: 0}
+        for known, count in account:
+            events[name := event_key(known)] = known
+            counts[name] = counts.get(name, 0) + count
+        while not (granted := self.allowance.grant(counts, key, 1)):
+            if granted == 0:
+                raise self.refusal(f"{counts[key]} steps like it are paid for")
+            self.allowance.extend(events, counts, key, 1)
+
+    def refusal(self, account: str) -> BudgetExceeded:
+        """The error for an event that does not fit beside an account, which is described in words."""
+        return BudgetExceeded(
+            f"one more step would pass the budget of target_epsilon {self.target_epsilon:g} at delta "
+            f"{self.target_delta:g}, which is a cap: {account}"
+        )

@@ -1,0 +1,40 @@
+"""When a run writes its checkpoints."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+_PART_OF_THE_TIME = 0.02
+
+
+class CheckpointSchedule:
+    """Every so many steps, or by default as often as takes a fiftieth of the time; and in any case at the end.
+
+    A crash costs the steps since the last checkpoint: they stay paid for, and are not in the model.
+    """
+
+    def __init__(self, every: int | None, save: Callable[[], None]) -> None:
+        self._every = every
+        self._save = save
+        self._unsaved = False
+        self._due = 0.0
+        """The time of the next checkpoint; the first comes after the first step."""
+
+    def after_step(self, step: int) -> None:
+        """Save if it is time to."""
+        self._unsaved = True
+        if step % self._every == 0 if self._every is not None else time.monotonic() >= self._due:
+            self._write()
+
+    def at_the_end(self) -> None:
+        """Save what was not: evaluation and export, which follow, may fail."""
+        if self._unsaved:
+            self._write()
+
+    def _write(self) -> None:
+        began = time.monotonic()
+        self._save()
+        ended = time.monotonic()
+        self._due = ended + (ended - began) / _PART_OF_THE_TIME
+        self._unsaved = False
