@@ -159,19 +159,18 @@ class PrivateOptimizer(Optimizer):
         passes = self._capture.take()
         rule = self._rule()
         self._charge()
+        self.steps_taken += 1  # whatever fails from here on: it is paid for
         batch = LogicalBatch(passes, rule.space)
         gradient = private_gradient(
             batch, rule, self._capture.dense, self._source, rows_owe=self._lazy is not None
         )
-        self.assign(gradient)
-        if self._lazy is not None:
-            self._lazy.before_update(rule)
+        self.assign(gradient if self._lazy is None else gradient._replace(tables={}))
         for optimizer in self.optimizers:
             optimizer.step()
         if self._lazy is not None:
-            self._lazy.after_update()
+            std = rule.noise_multiplier * rule.sensitivity / rule.batch
+            self._lazy.step(std, gradient.tables)  # type: ignore[arg-type]
         self._accumulating = False
-        self.steps_taken += 1
         self._report(batch, rule, gradient)
         return loss
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from torch import nn
@@ -15,7 +14,9 @@ from sparsedp.clipping import Capture
 from sparsedp.randomness import NoiseSource
 from sparsedp.rows import RowSpace, TableShape
 from sparsedp.selection import DPSGD, Rule, Selection
+from sparsedp.training.buffers import BufferWatch
 from sparsedp.training.counting import count_rows
+from sparsedp.training.identity import ParameterIdentity
 from sparsedp.training.lazy import LazyNoise
 from sparsedp.training.loader import PoissonLoader
 from sparsedp.training.optimizer import PrivateOptimizer, check_optimizers
@@ -38,14 +39,15 @@ class Run:
         physical_batch_size: int | None,
     ) -> None:
         self.module, self.capture, self.terms, self.selection = module, capture, terms, selection
+        self.stated = selection
+        """The selection as the user gave it, its one-off choices not made."""
         self._source = source
         self._ledger = ledger
         self._data_loader = data_loader
         self._rule: Rule | None = None
         self._spent_once: tuple[DpEvent, ...] = ()
         self._step_charger: Any = None
-        self._hooks: list[Any] = []
-        self._keep_debts = False
+        self._ended = False
         self.lazy: LazyNoise | None = None
         lazy = isinstance(selection, DPSGD) and selection.lazy
         space = selection.divide(self.shapes)
@@ -54,9 +56,6 @@ class Run:
         check_optimizers(optimizers, capture, sparse, whole)
         if lazy:
             self.lazy = LazyNoise(capture, optimizers, source)
-            capture.before_read = self.lazy.before_read
-            hook = module.register_state_dict_pre_hook(lambda *_: self._flush())  # type: ignore[no-untyped-call]
-            self._hooks.append(hook)
         self.loader: PoissonLoader | None = None
         if terms.poisson:
             self.loader = PoissonLoader(
@@ -74,29 +73,27 @@ class Run:
             loader=self.loader,
             lazy=self.lazy,
         )
+        self._identity = ParameterIdentity(module)
+        self.buffers = BufferWatch(module)
+        if self.lazy is not None:
+            self.lazy.attach()
 
     @property
     def shapes(self) -> list[TableShape]:
         """The model's tables."""
         return [TableShape(t.name, t.rows, t.dim) for t in self.capture.tables.values()]
 
-    def _flush(self) -> None:
-        if self.lazy is not None and not self._keep_debts:
-            self.lazy.flush()
+    def unpaid(self) -> AbstractContextManager[None]:
+        """Read parameters with their debts unpaid, for a checkpoint that keeps them."""
+        return nullcontext() if self.lazy is None else self.lazy.unpaid()
 
-    @contextmanager
-    def unflushed(self) -> Iterator[None]:
-        """Read the state dict with debts unpaid, for a checkpoint that keeps them."""
-        self._keep_debts = True
-        try:
-            yield
-        finally:
-            self._keep_debts = False
-
-    def remove_hooks(self) -> None:
-        """Take back what was registered on the module."""
-        for hook in self._hooks:
-            hook.remove()
+    def end(self) -> None:
+        """Give the module back as it was, lazy noise paid; no step can follow."""
+        self._ended = True
+        if self.lazy is not None:
+            self.lazy.detach()
+        self.capture.detach()
+        self.buffers.detach()
 
     def settle(self, selection: Selection) -> None:
         """Use a selection whose one-off choices are made (fresh, or from a checkpoint)."""
@@ -137,6 +134,11 @@ class Run:
 
     def charge(self) -> None:
         """Pay for the next step before its noise is drawn, or refuse it."""
+        if self._ended:
+            raise RuntimeError("step() after engine.detach(): the run has ended; call make_private again")
+        self._identity.check()
+        if self.lazy is not None:
+            self.lazy.check()
         taken, allowed = self.optimizer.steps_taken, self.terms.max_steps
         if allowed is not None and taken >= allowed:
             raise BudgetExceeded(

@@ -46,8 +46,8 @@ def private_gradient(
     Guarantee: that of the rule's selection; given the selected rows the sum moves by at most
     ``rule.sensitivity`` when an example comes or goes, and every coordinate of it gets Gaussian noise of
     ``rule.noise_multiplier`` times that. Rounded to a public grid, divided by the public ``rule.batch``.
-    With ``rows_owe`` the tables' gradients are those of the touched rows without noise, which the caller
-    takes upon itself to add before anybody looks (see ``LazyNoise``).
+    With ``rows_owe`` the tables' gradients are those of the touched rows only; noise on the others is the
+    caller's, before anybody looks (see ``LazyNoise``).
     """
     selected = rule.select(ScoredBatch(batch, rule), source.selection)
     layout = Layout(rule.space, selected, dense, noised_tables=not rows_owe)
@@ -66,7 +66,7 @@ def private_gradient(
         round_to_grid_(flat, grid_of(std))
     gradient = layout.gradient(flat)
     if rows_owe:
-        gradient.tables.update(_touched_rows(batch, survivors, weights))
+        gradient.tables.update(_touched_rows(batch, survivors, weights, std, source))
     return gradient
 
 
@@ -176,10 +176,13 @@ def _accumulate(
 
 
 def _touched_rows(
-    batch: LogicalBatch, survivors: NDArray[np.int64], weights: Floats
+    batch: LogicalBatch, survivors: NDArray[np.int64], weights: Floats, std: float, source: NoiseSource
 ) -> dict[str, RowGradient]:
     nothing = torch.empty(0, dtype=torch.int64)
     touched = {table.name: RowGradient(nothing, torch.empty(0, table.dim)) for table in batch.space.tables}
     for place, rows, sums in batch.row_sums(survivors, weights):
-        touched[batch.space.tables[place].name] = RowGradient(torch.from_numpy(rows), torch.from_numpy(sums))
+        noised = sums + std * source.noise.normal(sums.shape)
+        touched[batch.space.tables[place].name] = RowGradient(
+            torch.from_numpy(rows), torch.from_numpy(noised)
+        )
     return touched
