@@ -68,10 +68,12 @@ WAYS: dict[str, Callable[[Model], object]] = {
     "clone": lambda m: m.table.weight.clone(),
     "numpy": lambda m: m.table.weight.detach().numpy(),
     "tolist": lambda m: m.table.weight.tolist(),
-    "storage": lambda m: torch.tensor(m.table.weight.untyped_storage(), dtype=torch.uint8).view(torch.float32),
+    "storage": lambda m: torch.tensor(m.table.weight.untyped_storage(), dtype=torch.uint8).view(
+        torch.float32
+    ),
     "index": lambda m: m.table.weight[:],
     "arithmetic": lambda m: 1.0 * m.table.weight,
-    "inside a list": lambda m: torch.cat([p for p in m.parameters()]),
+    "inside a list": lambda m: torch.cat(list(m.parameters())),
     "parameters_to_vector": lambda m: nn.utils.parameters_to_vector(m.parameters()),
     "foreach": lambda m: torch._foreach_add(list(m.parameters()), 0.0)[0],
     "deepcopy of the model": lambda m: copy.deepcopy(m).table.weight,
@@ -86,7 +88,9 @@ WAYS: dict[str, Callable[[Model], object]] = {
     "AveragedModel": lambda m: AveragedModel(m).module.table.weight,
     "embedding": lambda m: m(torch.arange(ROWS)),
     "functional embedding": lambda m: F.embedding(torch.arange(ROWS), m.table.weight),
-    "functional embedding, by keyword": lambda m: F.embedding(input=torch.arange(ROWS), weight=m.table.weight),
+    "functional embedding, by keyword": lambda m: F.embedding(
+        input=torch.arange(ROWS), weight=m.table.weight
+    ),
     "bags": lambda m: F.embedding_bag(torch.arange(ROWS)[:, None], m.table.weight, mode="sum"),
     "aten embedding": lambda m: torch.embedding(m.table.weight, torch.arange(ROWS)),
     "a module around the parameter": lambda m: nn.ParameterList([m.table.weight]).state_dict()["0"],
@@ -207,7 +211,7 @@ def test_a_table_made_from_a_tensor_gets_memory_of_its_own() -> None:
 
 
 def test_the_class_is_given_back() -> None:
-    model, table = owing()
+    model, _ = owing()
     assert type(model.table.weight) is LazyParameter
     lazy_parameter.detach(model.table.weight)
     assert type(model.table.weight) is nn.Parameter

@@ -16,8 +16,12 @@ from sparsedp.training.lazy_table import FEWEST_CELLS, MOST_CELLS, LazyTable, ce
 F64 = NDArray[np.float64]
 
 
-def make(rows: int, dim: int, seed: int = 1, dtype: torch.dtype = torch.float32, fill: float = 0.0) -> LazyTable:
-    return LazyTable("table", nn.Parameter(torch.full((rows, dim), fill, dtype=dtype)), NoiseSource(seed).noise)
+def make(
+    rows: int, dim: int, seed: int = 1, dtype: torch.dtype = torch.float32, fill: float = 0.0
+) -> LazyTable:
+    return LazyTable(
+        "table", nn.Parameter(torch.full((rows, dim), fill, dtype=dtype)), NoiseSource(seed).noise
+    )
 
 
 def gradient(rows: list[int], dim: int, value: float = 0.0) -> RowGradient:

@@ -156,10 +156,10 @@ def _kind(cls: type[Selection]) -> str:
 
 def _plain(name: str, value: Any) -> Any:
     """A parameter as a value that a checkpoint can hold."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
     if isinstance(value, np.generic):
         return value.item()
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
     if isinstance(value, Selection):
         return value.state_dict()
     if isinstance(value, DpEvent):

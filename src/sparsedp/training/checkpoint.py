@@ -10,6 +10,7 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -66,9 +67,18 @@ def write_state(state: dict[str, Any], path: Path) -> None:
 
     def write(partial: Path) -> None:
         with open(partial, "wb") as file:
-            torch.save(state, file)
+            torch.save(_without_numpy(state), file)
 
     replace_file(path, write)
+
+
+def _without_numpy(value: Any) -> Any:
+    """Numbers as Python's own: what torch reads back without unpickling objects."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, dict):
+        return {_without_numpy(key): _without_numpy(each) for key, each in value.items()}
+    return [_without_numpy(each) for each in value] if isinstance(value, list) else value
 
 
 def write_weights(module: nn.Module, path: Path, *, privacy: str, without: Collection[str] = ()) -> None:
@@ -167,7 +177,7 @@ def _compare(name: str, there: Any, here: Any) -> Iterator[str]:
 
 
 def _shown(value: Any) -> str:
-    return str(value.get("kind", "something")) if isinstance(value, dict) else str(value)
+    return str(value.get("kind", "an event")) if isinstance(value, dict) else str(value)
 
 
 def _whether(ledger: object) -> str:
