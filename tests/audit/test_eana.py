@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
+import pytest
+import torch
 from support.batches import NOBODY, GivenBatch, counts_of, one_table
+from support.models import TwoTables
+from torch.utils.data import DataLoader, TensorDataset
 
 import sparsedp as sdp
 from sparsedp.accounting.events import NonPrivateDpEvent
@@ -50,3 +56,30 @@ def test_the_same_audit_does_not_refute_adafest() -> None:
 def test_eana_claims_nothing() -> None:
     assert EANA().step_event(100.0) == NonPrivateDpEvent()
     assert EANA().divide(SPACE.tables) == SPACE
+    assert not EANA().is_private
+
+
+@pytest.mark.parametrize("steps", [0, 4])
+def test_a_run_with_eana_is_never_called_private(steps: int) -> None:
+    """Before its first step as well, when no epsilon has been spent that could give it away."""
+    model = TwoTables()
+    engine = sdp.PrivacyEngine()
+    data = TensorDataset(torch.zeros(40, 2).long(), torch.zeros(40))
+    private = engine.make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=DataLoader(data, batch_size=10),
+        noise_multiplier=10.0,
+        max_grad_norm=1.0,
+        selection=EANA(),
+    )
+    for ids, _ in private.data_loader if steps else ():
+        private.optimizer.zero_grad()
+        private.module(ids).sum().backward()
+        private.optimizer.step()
+    statement = engine.statement(1e-5)
+    assert not statement.private
+    assert "EANA is not private" in str(statement)
+    assert statement.epsilon == (math.inf if steps else 0.0)
+    engine.detach()
+    assert not engine.statement(1e-5).private

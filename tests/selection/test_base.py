@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
+import torch
 from support.batches import GivenBatch
 
 import sparsedp as sdp
-from sparsedp.accounting.events import GaussianDpEvent
+from sparsedp.accounting.events import DpEvent, GaussianDpEvent, NonPrivateDpEvent, PoissonSampledDpEvent
 from sparsedp.randomness import NoiseSource
-from sparsedp.rows import TableShape
-from sparsedp.selection import Selection
+from sparsedp.rows import RowSpace, TableShape
+from sparsedp.selection import Rule, Selection
 
 SCORED = {"rows": 3, "selection_epsilon": 0.5, "score_cap": 0.1}
 ALL: dict[str, Selection] = {
@@ -107,3 +111,84 @@ def test_nothing_to_choose_in_is_fine() -> None:
         space = ALL[name].divide([TableShape("small", 10, 2)])
         rule = ALL[name].rule(space, noise_multiplier=1.0, clip=1.0, batch=10)
         assert rule.select(GivenBatch(space), NoiseSource(1).selection).rows.size == 0
+
+
+def through_a_file(state: dict[str, object]) -> dict[str, object]:
+    """As a checkpoint keeps it: readable without unpickling objects."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    read: dict[str, object] = torch.load(file, weights_only=True)
+    return read
+
+
+SAVED = {
+    **ALL,
+    "random coordinates": sdp.RandomSelection(coordinates=5, batch_clip=0.3),
+    "other numbers": sdp.AdaFEST(noise_ratio=np.float64(1 / 3), threshold=2.5, contribution_norm=0.1),  # type: ignore[arg-type]
+    "rows that cost": sdp.FEST(
+        {"table": [5, 1, 5]}, 7, event=PoissonSampledDpEvent(1 / 3, GaussianDpEvent(1 / 7))
+    ),
+    "rows that cost, within": sdp.AdaFEST(within=sdp.FEST({"table": [2]}, event=GaussianDpEvent(1 / 7))),
+}
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_a_selection_writes_and_reads_all_its_parameters(name: str) -> None:
+    selection = SAVED[name]
+    state = selection.state_dict()
+    read = Selection.from_state_dict(through_a_file(state))
+    assert type(read) is type(selection)
+    assert read.one_off_events() == selection.one_off_events()
+    assert str(read.state_dict()) == str(state)
+    space = selection.divide(TABLES)
+    rules = [s.rule(space, noise_multiplier=1.0, clip=1.0, batch=10) for s in (selection, read)]
+    first, second = (rule.select(GivenBatch(space), NoiseSource(3).selection).rows for rule in rules)
+    assert np.array_equal(first, second)
+
+
+def test_a_private_top_k_is_compared_but_not_read_back() -> None:
+    """What it looks at is private and stays out of the state; what it chose is a selection of its own."""
+    top = sdp.FEST.private_top_k({"table": np.arange(2000)}, 5, mu=0.3)
+    state = top.state_dict()
+    assert {key: value for key, value in state.items() if key != "kind"} == {
+        "k": 5, "mu": 0.3, "contribution_norm": None, "always_on_rows": 1000,
+    }  # fmt: skip
+    with pytest.raises(ValueError, match="state it again"):
+        Selection.from_state_dict(state)
+
+
+@dataclass(frozen=True)
+class Unbounded(Selection):
+    """A selection of a user's own."""
+
+    size: int = 3
+
+    def step_event(self, noise_multiplier: float) -> DpEvent:
+        return PoissonSampledDpEvent(0.5, NonPrivateDpEvent())
+
+    def divide(self, tables: Sequence[TableShape]) -> RowSpace:
+        return RowSpace(selectable=tuple(tables))
+
+    def rule(self, space: RowSpace, *, noise_multiplier: float, clip: float, batch: float) -> Rule:
+        raise NotImplementedError
+
+
+class Plain(Unbounded):
+    def parameters(self) -> dict[str, object]:
+        return {"size": object()}
+
+
+def test_selections_of_a_user_s_own_are_saved_too_or_refused_by_name() -> None:
+    state = Unbounded(7).state_dict()
+    assert Selection.from_state_dict(state) == Unbounded(7)
+    assert str(state["kind"]).endswith("test_base.Unbounded")
+    with pytest.raises(ValueError, match="parameter 'size' cannot be saved"):
+        Plain().state_dict()
+    with pytest.raises(ValueError, match="unknown kind 'Nowhere'"):
+        Selection.from_state_dict({"kind": "Nowhere"})
+
+
+def test_a_selection_whose_step_nothing_bounds_is_not_private() -> None:
+    assert not Unbounded().is_private
+    assert all(selection.is_private for selection in SAVED.values())

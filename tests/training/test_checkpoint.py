@@ -10,15 +10,19 @@ import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
 from support.models import TwoTables
+from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 from torch.utils.data import DataLoader, TensorDataset
 
 import sparsedp as sdp
+from sparsedp.accounting import GaussianDpEvent, LedgerDamaged, epsilon_of
 from sparsedp.training import Private
+from sparsedp.training.checkpoint import write_state, write_weights
 
 STEPS = 20
 CASES: dict[str, tuple[Callable, Callable]] = {  # type: ignore[type-arg]
@@ -32,28 +36,33 @@ CASES: dict[str, tuple[Callable, Callable]] = {  # type: ignore[type-arg]
 }
 
 
-def start(case: str, seed: int | None = 5) -> tuple[sdp.PrivacyEngine, Private]:
+def examples() -> DataLoader:  # type: ignore[type-arg]
+    generator = torch.Generator().manual_seed(1)
+    columns = [torch.randint(0, high, (400,), generator=generator) for high in (300, 7)]
+    ids = torch.stack(columns, 1)
+    return DataLoader(TensorDataset(ids, (ids[:, 1] % 2).float()), batch_size=20)
+
+
+def make(
+    selection: sdp.selection.Selection,
+    optimizer: Callable = lambda p: torch.optim.SGD(p, lr=0.1),  # type: ignore[type-arg]
+    seed: int | None = 5,
+    engine: sdp.PrivacyEngine | None = None,
+    **options: object,
+) -> tuple[sdp.PrivacyEngine, Private]:
     torch.manual_seed(0)
     model = TwoTables()
-    generator = torch.Generator().manual_seed(1)
-    ids = torch.stack(
-        [
-            torch.randint(0, 300, (400,), generator=generator),
-            torch.randint(0, 7, (400,), generator=generator),
-        ],
-        1,
-    )
-    selection, optimizer = CASES[case]
-    engine = sdp.PrivacyEngine(seed=seed, secure=seed is None)
+    engine = engine or sdp.PrivacyEngine(seed=seed, secure=seed is None)
+    chosen: dict = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "data_loader": examples()} | options  # type: ignore[type-arg]
     private = engine.make_private(
-        module=model,
-        optimizer=optimizer(model.parameters()),
-        data_loader=DataLoader(TensorDataset(ids, (ids[:, 1] % 2).float()), batch_size=20),
-        noise_multiplier=1.0,
-        max_grad_norm=1.0,
-        selection=selection(),
+        module=model, optimizer=optimizer(model.parameters()), selection=selection, **chosen
     )
     return engine, private
+
+
+def start(case: str, seed: int | None = 5) -> tuple[sdp.PrivacyEngine, Private]:
+    selection, optimizer = CASES[case]
+    return make(selection(), optimizer, seed)
 
 
 def train(private: Private, until: int) -> None:
@@ -131,24 +140,193 @@ def test_a_run_killed_at_random_steps_ends_the_same(case: str, tmp_path: Path) -
     assert statement == " ".join(str(engine.statement(1e-5)).split())
 
 
-def test_other_terms_are_refused(tmp_path: Path) -> None:
-    engine, private = start("sgd")
+def top_k(mu: float, k: int = 30) -> sdp.selection.PrivateTopK:
+    return sdp.FEST.private_top_k({"large": torch.arange(300).numpy()}, k, mu=mu, always_on_rows=10)
+
+
+def lazy_table(private: Private) -> nn.Parameter:
+    return private.module.large.weight  # type: ignore[union-attr, return-value]
+
+
+ADAFEST = sdp.AdaFEST(false_positives=3, always_on_rows=10)
+OTHER_RUNS: dict[str, tuple[dict, dict, str]] = {  # type: ignore[type-arg]
+    "seeded into private": ({}, {"seed": None}, "noise seeded there, private here"),
+    "private into seeded": ({"seed": None}, {}, "noise private there, seeded here"),
+    "lazy into dense": (
+        {"selection": sdp.DPSGD(lazy=True)},
+        {"selection": sdp.DPSGD()},
+        "selection.lazy True there, False here",
+    ),
+    "dense into lazy": (
+        {"selection": sdp.DPSGD()},
+        {"selection": sdp.DPSGD(lazy=True)},
+        "selection.lazy False there, True here",
+    ),
+    "another selection": ({}, {"selection": sdp.DPSGD()}, "selection AdaFEST there, DPSGD here"),
+    "another mu": (
+        {"selection": top_k(0.5)},
+        {"selection": top_k(0.1)},
+        "selection.mu 0.5 there, 0.1 here",
+    ),
+    "another mu within": (
+        {"selection": sdp.AdaFEST(within=top_k(0.5))},
+        {"selection": sdp.AdaFEST(within=top_k(0.1))},
+        "selection.within.mu 0.5 there, 0.1 here",
+    ),
+    "within and without": (
+        {"selection": sdp.AdaFEST(within=top_k(0.5), always_on_rows=10)},
+        {"selection": sdp.AdaFEST(always_on_rows=10)},
+        "selection.within PrivateTopK there, None here",
+    ),
+    "another noise ratio": (
+        {},
+        {"selection": sdp.AdaFEST(noise_ratio=2.0, false_positives=3, always_on_rows=10)},
+        "selection.noise_ratio 5.0 there, 2.0 here",
+    ),
+    "other rows": (
+        {"selection": sdp.FEST({"large": [3, 1]}, always_on_rows=10)},
+        {"selection": sdp.FEST({"large": [1, 4]}, always_on_rows=10)},
+        "selection.rows.large has other values",
+    ),
+    "rows that cost": (
+        {"selection": sdp.FEST({"large": [1]}, always_on_rows=10, event=GaussianDpEvent(2.0))},
+        {"selection": sdp.FEST({"large": [1]}, always_on_rows=10)},
+        "selection.event an event there, None here",
+    ),
+    "another clip": ({}, {"max_grad_norm": 2.0}, "max_grad_norm 1.0 there, 2.0 here"),
+    "another noise multiplier": ({}, {"noise_multiplier": 0.5}, "noise_multiplier 1.0 there, 0.5 here"),
+    "another batch size": ({}, {"expected_batch_size": 10}, "sampling_rate 0.05 there, 0.025 here"),
+    "batches of the user's own": ({}, {"poisson": False}, "poisson True there, False here"),
+    "another optimiser": (
+        {},
+        {"optimizer": lambda p: torch.optim.Adagrad(p, lr=0.1)},
+        "optimizer SGD there, Adagrad here",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OTHER_RUNS)
+def test_a_run_of_another_kind_is_refused_by_name(case: str, tmp_path: Path) -> None:
+    saved, other, message = OTHER_RUNS[case]
+    engine, private = make(**({"selection": ADAFEST} | saved))
     train(private, 2)
     engine.save(tmp_path / "run.ckpt")
-    model = TwoTables()
-    other = sdp.PrivacyEngine(seed=5, secure=False)
-    other.make_private(
-        module=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        data_loader=DataLoader(TensorDataset(torch.zeros(400, 2).long(), torch.zeros(400)), batch_size=20),
-        noise_multiplier=0.5,
-        max_grad_norm=1.0,
-    )
-    with pytest.raises(ValueError, match=r"noise_multiplier 1.0 there, 0.5 here"):
-        other.resume(tmp_path / "run.ckpt")
+    engine, private = make(**({"selection": ADAFEST} | other))
+    before = {name: values.clone() for name, values in private.module.state_dict().items()}
+    with pytest.raises(ValueError, match=message):
+        engine.resume(tmp_path / "run.ckpt")
+    for name, values in private.module.state_dict().items():
+        assert torch.equal(values, before[name]), name
+    assert private.optimizer.steps_taken == 0
+
+
+def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    engine, _ = start("sgd")
     (tmp_path / "run.ckpt").write_bytes(b"not a checkpoint")
     with pytest.raises(ValueError, match="not a readable checkpoint"):
-        other.resume(tmp_path / "run.ckpt")
+        engine.resume(tmp_path / "run.ckpt")
+    torch.save({"format": 1}, tmp_path / "old.ckpt")
+    with pytest.raises(ValueError, match="format 2"):
+        engine.resume(tmp_path / "old.ckpt")
+
+
+def test_numbers_from_numpy_can_be_read_back(tmp_path: Path) -> None:
+    def again() -> tuple[sdp.PrivacyEngine, Private]:
+        return make(
+            sdp.AdaFEST(noise_ratio=np.float64(3.0), always_on_rows=np.int64(10)),  # type: ignore[arg-type]
+            lambda p: torch.optim.SGD(p, lr=np.float64(0.1)),  # type: ignore[arg-type]
+            noise_multiplier=np.float64(1.0),
+            expected_batch_size=np.float32(20),
+        )
+
+    engine, private = again()
+    train(private, 2)
+    engine.save(tmp_path / "run.ckpt")
+    engine, private = again()
+    engine.resume(tmp_path / "run.ckpt")
+    assert private.optimizer.steps_taken == 2
+
+
+@pytest.mark.parametrize("case", ["sgd", "lazy", "private top-k"])
+def test_the_account_after_a_resume_is_the_saved_one_and_what_comes(case: str, tmp_path: Path) -> None:
+    engine, private = start(case)
+    train(private, 7)
+    saved = engine.events()
+    engine.save(tmp_path / "run.ckpt")
+    engine, private = start(case)
+    engine.resume(tmp_path / "run.ckpt")
+    assert engine.events() == saved
+    train(private, 9)
+    assert engine.events() == [*saved[:-1], (saved[-1][0], 9)]
+    assert engine.epsilon(1e-5) == epsilon_of([*saved, (saved[-1][0], 2)], 1e-5)
+
+
+def test_a_saved_account_that_this_run_would_not_have_is_refused(tmp_path: Path) -> None:
+    """Whatever else agrees: the events themselves, to the last digit."""
+    engine, private = start("private top-k")
+    train(private, 2)
+    state = engine.state_dict()
+    state["account"]["events"][0][0]["noise_multiplier"] *= 1 + 1e-15
+    write_state(state, tmp_path / "run.ckpt")
+    engine, _ = start("private top-k")
+    with pytest.raises(ValueError, match="an account that this run would not have"):
+        engine.resume(tmp_path / "run.ckpt")
+
+
+def test_earlier_runs_of_the_engine_stay_on_the_account(tmp_path: Path) -> None:
+    engine, private = make(ADAFEST, noise_multiplier=2.0)
+    train(private, 4)
+    engine.detach()
+    _, private = make(ADAFEST, engine=engine)
+    train(private, 3)
+    events = engine.events()
+    assert [count for _, count in events] == [4, 3]
+    engine.save(tmp_path / "run.ckpt")
+    engine, private = make(ADAFEST)
+    engine.resume(tmp_path / "run.ckpt")
+    assert engine.events() == events
+
+
+def test_debts_survive_a_resume(tmp_path: Path) -> None:
+    """Rows that nobody has read since the checkpoint are paid for the steps before and after it."""
+
+    def untouched(stop: int | None) -> Tensor:
+        engine, private = make(sdp.DPSGD(lazy=True), data_loader=few)
+        train(private, stop or STEPS)
+        if stop is not None:
+            engine.save(tmp_path / "run.ckpt")
+            with engine.run.unpaid():
+                assert torch.equal(
+                    lazy_table(private)[50:].detach(), initial[50:]
+                )  # the save has paid nothing
+            engine, private = make(sdp.DPSGD(lazy=True), data_loader=few)
+            engine.resume(tmp_path / "run.ckpt")
+            assert engine.run.lazy is not None
+            assert engine.run.lazy.owes
+            train(private, STEPS)
+        return private.module.state_dict()["large.weight"][50:] - initial[50:]
+
+    torch.manual_seed(0)
+    initial = TwoTables().large.weight.detach().clone()
+    few = DataLoader(TensorDataset(torch.zeros(400, 2).long(), torch.zeros(400)), batch_size=20)
+    expected = 0.1 / 20 * STEPS**0.5
+    for stop in (None, 7):
+        found = float(untouched(stop).std())
+        assert found == pytest.approx(expected, rel=7 / (2 * 250 * 5) ** 0.5)
+    assert found * 0.65**0.5 != pytest.approx(expected, rel=7 / (2 * 250 * 5) ** 0.5)  # 7 steps forgotten
+
+
+def test_a_checkpoint_with_a_group_s_learning_rate_brings_it_to_lazy_noise(tmp_path: Path) -> None:
+    engine, private = make(sdp.DPSGD(lazy=True))
+    private.optimizer.param_groups[0]["lr"] = 3.0
+    train(private, 1)
+    engine.save(tmp_path / "run.ckpt")
+    engine, private = make(sdp.DPSGD(lazy=True))
+    engine.resume(tmp_path / "run.ckpt")
+    before = private.module.state_dict()["large.weight"].clone()
+    train(private, 2)
+    moved = (private.module.state_dict()["large.weight"] - before).std()
+    assert float(moved) == pytest.approx(3.0 / 20, rel=0.15)
 
 
 def test_a_private_run_keeps_no_stream_state_and_draws_fresh_noise_after_a_resume(tmp_path: Path) -> None:
@@ -196,6 +374,80 @@ def test_steps_after_the_checkpoint_stay_paid_for(tmp_path: Path) -> None:
     engine.detach()
 
 
+def ledger_run(ledger: Path | None, checkpoint: Path, resume: bool = False) -> sdp.PrivacyEngine:
+    engine, private = make(ADAFEST, engine=sdp.PrivacyEngine(ledger=ledger))
+    if resume:
+        engine.resume(checkpoint)
+    train(private, private.optimizer.steps_taken + 2)
+    if not resume:
+        engine.save(checkpoint)
+    engine.detach()
+    return engine
+
+
+def test_an_older_copy_of_the_ledger_is_refused(tmp_path: Path) -> None:
+    """Shorter, or grown again by other runs to the length that was noted: its contents are not the same."""
+    book, path = tmp_path / "data.ledger", tmp_path / "run.ckpt"
+    ledger_run(book, tmp_path / "first.ckpt")
+    old = book.read_bytes()
+    ledger_run(book, path)
+    noted = int(torch.load(path, weights_only=True)["ledger"].split(":")[1])
+    ledger_run(book, path, resume=True)  # the same ledger, longer by now
+    book.unlink()
+    book.write_bytes(old)
+    assert len(old) < noted
+    with pytest.raises(LedgerDamaged, match=r"data\.ledger does not hold.*older copy"):
+        ledger_run(book, path, resume=True)
+    while book.stat().st_size < noted:
+        ledger_run(book, tmp_path / "other.ckpt")
+    with pytest.raises(LedgerDamaged, match=r"data\.ledger does not hold.*older copy"):
+        ledger_run(book, path, resume=True)
+
+
+def test_another_ledger_or_none_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.ckpt"
+    ledger_run(tmp_path / "data.ledger", path)
+    with pytest.raises(ValueError, match="ledger one there, none here"):
+        ledger_run(None, path, resume=True)
+    noted = int(torch.load(path, weights_only=True)["ledger"].split(":")[1])
+    while not (tmp_path / "else.ledger").exists() or (tmp_path / "else.ledger").stat().st_size < noted:
+        ledger_run(tmp_path / "else.ledger", tmp_path / "other.ckpt")
+    with pytest.raises(LedgerDamaged, match="another ledger"):
+        ledger_run(tmp_path / "else.ledger", path, resume=True)
+    ledger_run(None, path)
+    with pytest.raises(ValueError, match="ledger none there, one here"):
+        ledger_run(tmp_path / "data.ledger", path, resume=True)
+
+
+def test_checkpoints_and_weights_are_on_disk_before_they_have_their_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A spy: the file's contents are synced, then renamed, then the folder is synced."""
+    done: list[tuple[str, str]] = []
+    sync, rename = os.fsync, os.replace
+
+    def spied_sync(descriptor: int) -> None:
+        done.append(("sync", Path(os.readlink(f"/proc/self/fd/{descriptor}")).name))
+        sync(descriptor)
+
+    def spied_rename(source: Path, target: Path) -> None:
+        done.append(("rename", Path(target).name))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", spied_sync)
+    monkeypatch.setattr(os, "replace", spied_rename)
+    engine, private = start("lazy", seed=None)
+    train(private, 1)
+    for name, write in (
+        ("run.ckpt", engine.save),
+        ("weights", lambda path: write_weights(private.module, path, privacy="none")),
+        ("model", lambda path: engine.export(path, delta=1e-5)),
+    ):
+        done.clear()
+        write(tmp_path / name)
+        assert done == [("sync", f"{name}.partial"), ("rename", name), ("sync", tmp_path.name)]
+
+
 def test_export_holds_weights_and_statement_only(tmp_path: Path) -> None:
     engine, private = start("lazy", seed=None)
     train(private, 3)
@@ -214,3 +466,40 @@ def test_export_of_a_run_that_is_not_private_is_refused(tmp_path: Path) -> None:
         engine.export(tmp_path / "model.safetensors", delta=1e-5)
     assert not (tmp_path / "model.safetensors").exists()
     engine.export(tmp_path / "model.safetensors", delta=1e-5, allow_not_private=True)
+
+
+class Running(nn.Module):
+    """Keeps statistics of its inputs, one written in place, one through an array, one put in its place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = TwoTables()
+        for name in ("mean", "seen", "last"):
+            self.register_buffer(name, torch.zeros(2))
+        self.register_buffer("scale", torch.ones(2))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        if self.training:
+            self.mean.mul_(0.9).add_(0.1 * ids.float().mean(dim=0))
+            self.seen.numpy()[:] += ids.sum(dim=0).numpy()
+            self.last = ids.float().sum(dim=0)
+        return self.inner(ids)
+
+
+def test_buffers_that_training_passes_update_are_not_exported(tmp_path: Path) -> None:
+    model = Running()
+    engine = sdp.PrivacyEngine()
+    private = engine.make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=examples(),
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+        selection=ADAFEST,
+    )
+    train(private, 2)
+    with pytest.warns(UserWarning, match=r"\['mean', 'seen', 'last'\].*left out"):
+        engine.export(tmp_path / "model.safetensors", delta=1e-5)
+    with safe_open(tmp_path / "model.safetensors", "pt") as file:
+        assert set(file.keys()) == set(model.state_dict()) - {"mean", "seen", "last"}
+        assert "without the buffers mean, seen, last" in file.metadata()["privacy"]

@@ -15,6 +15,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import sparsedp as sdp
 from sparsedp.accounting import BudgetExceeded, GaussianDpEvent, PoissonSampledDpEvent, epsilon_of
 from sparsedp.training import EpsilonMeter, Private, RowWiseAdagrad, TensorBoardMonitor
+from sparsedp.training import optimizer as training_optimizer
+from sparsedp.training import step as training_step
 
 
 def clicks(examples: int = 200) -> DataLoader:  # type: ignore[type-arg]
@@ -269,6 +271,157 @@ def test_a_second_make_private_is_refused() -> None:
         make(model)
     with pytest.raises(ValueError, match="already has a run"):
         make(engine=engine)
+
+
+def test_a_detached_engine_keeps_its_account() -> None:
+    engine, private = make()
+    train(private, 5)
+    before = engine.statement(1e-5)
+    engine.detach()
+    engine.detach()
+    assert engine.statement(1e-5) == before
+    assert engine.epsilon(1e-5) == before.epsilon > 0
+    with pytest.raises(ValueError, match="has no run"):
+        _ = engine.run
+
+
+def test_no_step_follows_a_detach() -> None:
+    engine, private = make()
+    train(private, 1)
+    engine.detach()
+    with pytest.raises(RuntimeError, match=r"after engine\.detach"):
+        train(private, 1)
+    assert private.optimizer.steps_taken == 1
+
+
+def test_an_engine_that_is_used_again_adds_to_its_account() -> None:
+    engine, private = make()
+    train(private, 5)
+    engine.detach()
+    make(engine=engine, noise_multiplier=2.0)
+    assert engine.epsilon(1e-5) == epsilon_of([(PoissonSampledDpEvent(0.1, GaussianDpEvent(1.0)), 5)], 1e-5)
+    engine.detach()
+    _, private = make(engine=engine, noise_multiplier=2.0, selection=sdp.DPSGD(lazy=True))
+    train(private, 3)
+    both = [
+        (PoissonSampledDpEvent(0.1, GaussianDpEvent(1.0)), 5),
+        (PoissonSampledDpEvent(0.1, GaussianDpEvent(2.0)), 3),
+    ]
+    assert engine.epsilon(1e-5) == epsilon_of(both, 1e-5)
+    assert "after every step; of runs with lazy noise" in engine.statement(1e-5).released
+
+
+def test_one_run_without_noise_makes_the_whole_account_not_private() -> None:
+    engine, private = make(noise_multiplier=0.0)
+    train(private, 1)
+    engine.detach()
+    make(engine=engine)
+    assert not engine.statement(1e-5).private
+
+
+def test_a_target_epsilon_counts_what_the_engine_has_spent() -> None:
+    def again(engine: sdp.PrivacyEngine, target: float) -> None:
+        model = TwoTables()
+        private = engine.make_private_with_epsilon(
+            module=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+            data_loader=clicks(),
+            target_epsilon=target,
+            target_delta=1e-5,
+            epochs=1,
+            max_grad_norm=1.0,
+        )
+        train(private, 10)
+
+    engine, private = make()
+    train(private, 5)
+    engine.detach()
+    spent = engine.epsilon(1e-5)
+    again(engine, spent + 1.0)
+    assert spent + 0.9 < engine.epsilon(1e-5) <= spent + 1.0
+    engine.detach()
+    with pytest.raises(ValueError, match="target_epsilon"):
+        again(engine, spent)
+
+
+def test_another_run_on_the_ledger_that_was_not_private_is_said(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    engine, private = make(engine=sdp.PrivacyEngine(seed=1, secure=False, ledger=tmp_path / "data.ledger"))
+    train(private, 1)
+    engine.detach()
+    engine, private = make(engine=sdp.PrivacyEngine(ledger=tmp_path / "data.ledger"))
+    train(private, 1)
+    assert not engine.statement(1e-5).private
+    assert "another run on the ledger" in str(engine.statement(1e-5))
+    engine.detach()
+
+
+class Stop(Exception):
+    pass
+
+
+def stop(*_: object) -> None:
+    raise Stop
+
+
+def raising(where: str, private: Private, inner: Optimizer) -> None:
+    {
+        "gradient hook": lambda: private.module.out.weight.register_hook(stop),
+        "accumulated": lambda: private.module.out.weight.register_post_accumulate_grad_hook(stop),
+        "before the update": lambda: inner.register_step_pre_hook(stop),
+        "after the update": lambda: inner.register_step_post_hook(stop),
+        "callback": lambda: private.optimizer.callbacks.append(stop),
+    }[where]()
+
+
+@pytest.mark.parametrize("selection", [sdp.AdaFEST(always_on_rows=10), sdp.DPSGD(lazy=True)])
+@pytest.mark.parametrize(
+    "where", ["gradient hook", "accumulated", "before the update", "after the update", "callback"]
+)
+def test_a_step_counts_although_something_fails_after_it_was_paid(
+    where: str,
+    selection: sdp.selection.Selection,
+    tmp_path,  # type: ignore[no-untyped-def]
+) -> None:
+    """Ten noisy updates with an error after each of them are ten steps, on the ledger and without one."""
+    for ledger in (None, tmp_path / "data.ledger"):
+        model = TwoTables()
+        inner = torch.optim.SGD(model.parameters(), lr=0.1)
+        engine, private = make(model, inner, sdp.PrivacyEngine(ledger=ledger), selection=selection)
+        raising(where, private, inner)
+        for _ in range(10):
+            with pytest.raises(Stop):
+                train(private, 1)
+        assert private.optimizer.steps_taken == 10
+        expected = epsilon_of([(PoissonSampledDpEvent(0.1, GaussianDpEvent(1.0)), 10)], 1e-5)
+        assert engine.epsilon(1e-5) == expected
+        engine.detach()
+
+
+def test_the_step_is_paid_before_any_noise_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, private = make(noise_multiplier=1.0)
+    drawn: list[int] = []
+    own = training_step.private_gradient
+
+    def spied(*args: object, **options: object) -> object:
+        drawn.append(private.optimizer.steps_taken)
+        return own(*args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(training_optimizer, "private_gradient", spied)
+    train(private, 2)
+    assert drawn == [1, 2]
+    assert engine.events()[0][1] == 2
+
+
+def test_parameters_put_in_place_of_others_are_noticed_at_the_next_step() -> None:
+    for selection in (sdp.AdaFEST(always_on_rows=10), sdp.DPSGD(lazy=True)):
+        engine, private = make(selection=selection)
+        train(private, 1)
+        spent = engine.epsilon(1e-5)
+        state = {name: values.clone() for name, values in private.module.state_dict().items()}
+        private.module.load_state_dict(state, assign=True)
+        with pytest.raises(RuntimeError, match=r"'large.weight' was replaced.*assign=True"):
+            train(private, 1)
+        assert engine.epsilon(1e-5) == spent  # refused before it is paid
 
 
 def test_ids_out_of_range_and_float_ids_name_the_table() -> None:

@@ -10,6 +10,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import sparsedp as sdp
+from sparsedp.rows import RowGradient
+from sparsedp.training import Private
+from sparsedp.training.lazy_table import LazyTable
 
 STEPS, ROWS, SIGMA, CLIP = 5, 400, 1.0, 1.0
 
@@ -24,30 +27,51 @@ class Rows(nn.Module):
         return self.table(ids).sum(dim=1)
 
 
-def train(
-    selection: sdp.selection.Selection, seed: int, schedule: bool = True
-) -> tuple[Rows, sdp.PrivacyEngine]:
-    model = Rows()
-    data = TensorDataset(torch.arange(20) % 10)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    engine = sdp.PrivacyEngine(seed=seed, secure=False)
+LAZY = sdp.DPSGD(lazy=True)
+
+
+def start(
+    selection: sdp.selection.Selection = LAZY,
+    seed: int = 0,
+    lr: float = 0.5,
+    model: Rows | None = None,
+    engine: sdp.PrivacyEngine | None = None,
+) -> tuple[sdp.PrivacyEngine, Private, torch.optim.SGD]:
+    model = model or Rows()
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    engine = engine or sdp.PrivacyEngine(seed=seed, secure=False)
     private = engine.make_private(
         module=model,
         optimizer=optimizer,
-        data_loader=DataLoader(data, batch_size=20),
+        data_loader=DataLoader(TensorDataset(torch.arange(20) % 10), batch_size=20),
         noise_multiplier=SIGMA,
         max_grad_norm=CLIP,
         selection=selection,
         loss_reduction="sum",
     )
-    scheduler = torch.optim.lr_scheduler.ExponentialLR(private.optimizer, 0.7 if schedule else 1.0)
+    return engine, private, optimizer
+
+
+def step(private: Private) -> None:
+    for (ids,) in private.data_loader:
+        private.optimizer.zero_grad()
+        private.module(ids).sum().backward()
+        private.optimizer.step()
+
+
+def train(selection: sdp.selection.Selection, seed: int) -> tuple[Rows, sdp.PrivacyEngine]:
+    engine, private, _ = start(selection, seed)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(private.optimizer, 0.7)
     for _ in range(STEPS):
-        for (ids,) in private.data_loader:
-            private.optimizer.zero_grad()
-            private.module(ids).sum().backward()
-            private.optimizer.step()
+        step(private)
         scheduler.step()
-    return model, engine
+    return private.module, engine  # type: ignore[return-value]
+
+
+def unpaid(engine: sdp.PrivacyEngine) -> Tensor:
+    """The table as it stands."""
+    with engine.run.unpaid():
+        return engine.run.module.table.weight.detach().clone()  # type: ignore[union-attr, operator]
 
 
 def test_the_final_model_has_the_law_of_dense_dpsgd() -> None:
@@ -71,16 +95,132 @@ def test_the_final_model_has_the_law_of_dense_dpsgd() -> None:
 
 
 def test_debts_are_paid_before_anything_leaves() -> None:
-    model, engine = train(sdp.DPSGD(lazy=True), 0)
-    assert float((model.table.weight.detach()[10:] == 0).float().mean()) == 1.0  # still owed
-    assert model.table.weight.grad is None  # an un-noised gradient does not stay where somebody may look
+    model, engine = train(LAZY, 0)
+    standing = unpaid(engine)
+    assert not standing[10:].any()  # still owed
+    assert standing[:10].all()  # touched at every step, noise and all
+    assert model.table.weight.grad is None  # which rows it has is not private
     state = model.state_dict()
     assert float((state["table.weight"][10:] == 0).float().mean()) < 0.05
     assert not engine.run.lazy.owes  # type: ignore[union-attr]
 
 
+def test_touched_rows_have_the_noise_of_their_step_at_once() -> None:
+    """No data without noise in a weight, not even for a moment: the gradient of row 0 is known exactly."""
+    rows = []
+    for seed in range(200):
+        engine, private, _ = start(seed=seed)
+        step(private)
+        drift = -0.5 * 2 * (1 - 2.0**-10) / np.sqrt(3) / 20
+        rows.append(unpaid(engine)[:10].double().numpy() - drift)
+    values = np.concatenate(rows).ravel() / (0.5 * SIGMA * CLIP / 20)
+    assert stats.kstest(values, "norm").pvalue > 1e-8
+
+
+def accounted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, float]]:
+    """(learning rate, std) of every step that reaches a table."""
+    seen: list[tuple[float, float]] = []
+    own = LazyTable.step
+
+    def spied(table: LazyTable, lr: float, std: float, gradient: RowGradient) -> None:
+        seen.append((lr, std))
+        own(table, lr, std, gradient)
+
+    monkeypatch.setattr(LazyTable, "step", spied)
+    return seen
+
+
+def test_the_learning_rate_of_each_step_and_the_accounted_noise_reach_the_table(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = accounted(monkeypatch)
+    _, private, optimizer = start()
+    scheduler = torch.optim.lr_scheduler.StepLR(private.optimizer, 1, 0.1)
+    step(private)
+    scheduler.step()
+    step(private)
+    other = torch.optim.SGD(Rows().parameters(), lr=7.0)
+    optimizer.load_state_dict(other.state_dict())  # torch puts another dict in the group's place
+    step(private)
+    private.optimizer.load_state_dict(torch.optim.SGD(Rows().parameters(), lr=0.3).state_dict())
+    step(private)
+    private.optimizer.param_groups[0]["lr"] = 0.2
+    step(private)
+    assert [lr for lr, _ in seen] == pytest.approx([0.5, 0.05, 7.0, 0.3, 0.2])
+    assert [std for _, std in seen] == [SIGMA * CLIP / 20] * 5
+
+
+def test_noise_after_load_state_dict_is_that_of_the_loaded_learning_rate() -> None:
+    """The groups as they were when training began would give a tenth of the noise."""
+    engine, private, optimizer = start()
+    optimizer.load_state_dict(torch.optim.SGD(Rows().parameters(), lr=5.0).state_dict())
+    step(private)
+    engine.flush()
+    found = private.module.state_dict()["table.weight"][10:].std()
+    assert float(found) == pytest.approx(5.0 * SIGMA * CLIP / 20, rel=7 / np.sqrt(2 * 390 * 3))
+
+
+def test_an_optimiser_that_is_no_longer_plain_is_refused() -> None:
+    _, private, optimizer = start()
+    step(private)
+    optimizer.load_state_dict(torch.optim.SGD(Rows().parameters(), lr=5.0, momentum=0.9).state_dict())
+    taken = private.optimizer.steps_taken
+    with pytest.raises(ValueError, match="plain SGD"):
+        step(private)
+    assert private.optimizer.steps_taken == taken
+
+
+def test_a_copy_that_shares_memory_must_not_be_held_while_training_goes_on() -> None:
+    _, private, _ = start()
+    step(private)
+    best = private.module.state_dict()
+    with pytest.raises(RuntimeError, match=r"'table'.*shares its memory.*clone"):
+        step(private)
+    best = {name: values.clone() for name, values in best.items()}
+    step(private)
+    cycle: list[object] = [private.module.state_dict()]
+    cycle.append(cycle)
+    del cycle  # garbage that has not been collected yet is no reason to refuse
+    step(private)
+    assert best
+
+
+def test_gradient_hooks_on_a_lazy_table_are_refused() -> None:
+    model = Rows()
+    model.table.weight.register_hook(lambda grad: grad * 0)
+    with pytest.raises(ValueError, match=r"'table'.*gradient hook"):
+        start(model=model)
+    _, private, _ = start()
+    private.module.table.weight.register_hook(lambda grad: grad * 0)
+    with pytest.raises(ValueError, match=r"'table'.*gradient hook"):
+        step(private)
+
+
+def test_parameters_tied_through_their_memory_are_refused() -> None:
+    model = Rows()
+    model.other = nn.Embedding(ROWS, 3, sparse=True)
+    model.other.weight.data = model.table.weight.data
+    with pytest.raises(ValueError, match="share their memory"):
+        start(model=model)
+
+
+def test_a_refused_start_leaves_ordinary_parameters() -> None:
+    model = Rows()
+    with pytest.raises(ValueError, match="physical_batch_size"):
+        sdp.PrivacyEngine().make_private(
+            module=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+            data_loader=DataLoader(TensorDataset(torch.arange(20)), batch_size=5),
+            noise_multiplier=1.0,
+            max_grad_norm=1.0,
+            selection=LAZY,
+            physical_batch_size=0,
+        )
+    assert type(model.table.weight) is nn.Parameter
+
+
 def test_evaluation_reads_rows_with_their_noise() -> None:
-    model, _ = train(sdp.DPSGD(lazy=True), 0)
+    model, _ = train(LAZY, 0)
     model.eval()
     with torch.no_grad():
         assert float(model(torch.arange(50, 60)).abs().min()) > 0
@@ -88,13 +228,14 @@ def test_evaluation_reads_rows_with_their_noise() -> None:
 
 
 def test_detach_pays_too() -> None:
-    model, engine = train(sdp.DPSGD(lazy=True), 0)
+    model, engine = train(LAZY, 0)
     engine.detach()
+    assert type(model.table.weight) is nn.Parameter
     assert float((model.table.weight.detach() == 0).float().mean()) < 0.05
 
 
 def test_the_statement_says_final_model_only() -> None:
-    _, engine = train(sdp.DPSGD(lazy=True), 0)
+    _, engine = train(LAZY, 0)
     assert engine.statement(1e-5).released == "the final model only"
 
 

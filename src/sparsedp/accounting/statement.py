@@ -9,6 +9,10 @@ from sparsedp.accounting.validation import check_number, check_probability
 
 ADD_OR_REMOVE_ONE = "add-or-remove-one"
 REPLACE_ONE = "replace-one"
+ZERO_OUT = "zero-out"
+"""Neighbours differ in one example, whose record is replaced by an empty one."""
+
+_ADJACENCIES = (ADD_OR_REMOVE_ONE, REPLACE_ONE, ZERO_OUT)
 
 
 @dataclass(frozen=True)
@@ -31,10 +35,8 @@ class PrivacyStatement:
         if check_number("epsilon", self.epsilon) < 0:
             raise ValueError(f"epsilon must not be negative, got {self.epsilon}")
         check_probability("delta", self.delta)
-        if self.adjacency not in (ADD_OR_REMOVE_ONE, REPLACE_ONE):
-            raise ValueError(
-                f"adjacency must be {ADD_OR_REMOVE_ONE!r} or {REPLACE_ONE!r}, got {self.adjacency!r}"
-            )
+        if self.adjacency not in _ADJACENCIES:
+            raise ValueError(f"adjacency must be one of {', '.join(_ADJACENCIES)}, got {self.adjacency!r}")
         for name in ("unit", "released"):
             if not getattr(self, name):
                 raise ValueError(f"{name} must not be empty: a guarantee without it cannot be read")

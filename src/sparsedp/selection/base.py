@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from sparsedp.accounting.events import DpEvent, GaussianDpEvent
+from sparsedp.accounting.ledger_events import event_from_json, event_key, event_to_json
 from sparsedp.mechanisms import batch_clip_sensitivity
 from sparsedp.randomness import Stream
 from sparsedp.rows import RowCounts, RowSpace, TableShape
@@ -80,9 +82,54 @@ class Rule(ABC):
 
 
 class Selection(ABC):
-    """A selection as the user states it, before tables and noise are known. Frozen; fields are public."""
+    """A selection as the user states it, before tables and noise are known. Frozen; fields are public.
+
+    A selection that is a dataclass can be written down, read back and compared by its fields.
+    """
 
     batch_clip: float | None = None
+    _kinds: ClassVar[dict[str, type[Selection]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        Selection._kinds[_kind(cls)] = cls
+
+    def state_dict(self) -> dict[str, Any]:
+        """The kind of selection and all its parameters, as plain values and tensors."""
+        return {
+            "kind": _kind(type(self)),
+            **{name: _plain(name, value) for name, value in self.parameters().items()},
+        }
+
+    @staticmethod
+    def from_state_dict(state: Mapping[str, Any]) -> Selection:
+        """The reverse."""
+        kind = Selection._kinds.get(state["kind"])
+        if kind is None:
+            raise ValueError(
+                f"selection of the unknown kind {state['kind']!r}: import the module that has it"
+            )
+        return kind.from_parameters(
+            {name: _restored(value) for name, value in state.items() if name != "kind"}
+        )
+
+    def parameters(self) -> dict[str, Any]:
+        """What makes this selection another than its like: every argument it was made with."""
+        if not is_dataclass(self):
+            raise ValueError(
+                f"selection {type(self).__name__} cannot be saved: make it a dataclass, or give it "
+                "`parameters` and `from_parameters`"
+            )
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.init}
+
+    @classmethod
+    def from_parameters(cls, parameters: dict[str, Any]) -> Selection:
+        """The selection with these parameters."""
+        return cls(**parameters)
+
+    @property
+    def is_private(self) -> bool:
+        """False where nothing bounds what a step gives away: no epsilon holds, whatever the noise."""
+        return '"NonPrivateDpEvent"' not in event_key(self.step_event(1.0))
 
     def resolve(
         self,
@@ -118,3 +165,31 @@ def check_always_on(always_on_rows: int) -> None:
     """Refuse a negative size."""
     if always_on_rows < 0:
         raise ValueError(f"always_on_rows must be zero or more, got {always_on_rows}")
+
+
+def _kind(cls: type[Selection]) -> str:
+    own = cls.__module__.startswith("sparsedp.")
+    return cls.__qualname__ if own else f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _plain(name: str, value: Any) -> Any:
+    """A parameter as a value that a checkpoint can hold."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Selection):
+        return value.state_dict()
+    if isinstance(value, DpEvent):
+        return {"event": event_to_json(value)}
+    if isinstance(value, Mapping):
+        return {str(key): torch.as_tensor(np.asarray(ids)) for key, ids in value.items()}
+    raise ValueError(f"selection: parameter {name!r} cannot be saved: {type(value).__name__}")
+
+
+def _restored(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    if "kind" in value:
+        return Selection.from_state_dict(value)
+    return event_from_json(value["event"]) if set(value) == {"event"} else value

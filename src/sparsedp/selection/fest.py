@@ -51,6 +51,10 @@ class FEST(Selection):
         check_always_on(self.always_on_rows)
         object.__setattr__(self, "_sorted", {name: _row_ids(name, ids) for name, ids in self.rows.items()})
 
+    def parameters(self) -> dict[str, Any]:
+        """The rows in their order."""
+        return {**super().parameters(), "rows": self._sorted}
+
     @classmethod
     def from_public_counts(cls, counts: Histogram, k: int, *, always_on_rows: int = 1000) -> FEST:
         """The ``k`` most frequent rows over all tables by counts that are public: free of privacy cost."""
@@ -144,6 +148,15 @@ class PrivateTopK(Selection):
         norm = self.contribution_norm
         if norm is not None and not (np.isfinite(norm) and norm > 0):
             raise ValueError(f"contribution_norm must be positive and finite, got {norm}")
+
+    def parameters(self) -> dict[str, Any]:
+        """All but the data that it looks at."""
+        return {name: value for name, value in super().parameters().items() if name != "source"}
+
+    @classmethod
+    def from_parameters(cls, parameters: dict[str, Any]) -> Selection:
+        """Impossible: what it chooses is kept, not what it chooses from."""
+        raise ValueError("a private top-k cannot be read back before its rows are chosen: state it again")
 
     def one_off_events(self) -> tuple[DpEvent, ...]:
         """One Gaussian on the histogram."""

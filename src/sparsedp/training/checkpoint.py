@@ -2,44 +2,56 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import asdict, replace
+import warnings
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from sparsedp.selection import FEST, AdaFEST, Selection
+from sparsedp.accounting.ledger_events import event_to_json
+from sparsedp.selection import Selection
+from sparsedp.training.account import Account
+from sparsedp.training.durable import replace_file
 
 if TYPE_CHECKING:
     from sparsedp.training.engine import PrivacyEngine
+    from sparsedp.training.run import Run
 
-FORMAT = 1
+FORMAT = 2
 
 
 def state_of(engine: PrivacyEngine) -> dict[str, Any]:
-    """Model, optimiser, lazy debts, sampler position, streams and account position, as plain values.
+    """Everything that a resumed run needs or is compared with, as tensors and plain values.
 
     The streams' state is kept for seeded runs only. A private run draws fresh randomness after a resume:
     if it could replay its noise on other data or settings, the difference would show the examples.
     """
     run = engine.run
-    with run.unflushed():
+    with run.unpaid():
         module = dict(run.module.state_dict())
     return {
         "format": FORMAT,
         "terms": asdict(run.terms),
-        "rows": _chosen_rows(run.selection) if run.settled else None,
+        "selection": run.stated.state_dict(),
+        "chosen": run.selection.state_dict() if run.settled else None,
+        "private": engine.source.is_private,
+        "account": engine.account().state_dict(),
+        "earlier": [account.state_dict() for account in engine.earlier],
+        "ledger": None if engine.ledger is None else engine.ledger.mark,
+        "optimizers": _kinds(run),
         "module": module,
+        "buffers": run.buffers.state_dict(),
         "optimizer": run.optimizer.state_dict(),
         "steps_taken": run.optimizer.steps_taken,
         "loader_position": None if run.loader is None else run.loader.position,
         "lazy": None if run.lazy is None else run.lazy.state_dict(),
         "streams": None if engine.source.is_private else engine.source.state_dict(),
         "torch_rng": torch.get_rng_state(),
-        "ledger": None if engine.ledger is None else engine.ledger.mark,
     }
 
 
@@ -49,39 +61,57 @@ def save(engine: PrivacyEngine, path: Path) -> None:
 
 
 def write_state(state: dict[str, Any], path: Path) -> None:
-    """Write beside ``path`` and rename: the file is whole or as it was, also when the disk is full."""
-    partial = path.with_name(path.name + ".partial")
-    try:
+    """Write a state that is whole and on disk when this returns; the old file stays if it cannot be."""
+
+    def write(partial: Path) -> None:
         with open(partial, "wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-    except (OSError, RuntimeError) as error:  # torch's own RuntimeError hides what the disk said
-        raise _unwritten(path, partial, error) from error
-    os.replace(partial, path)
+            torch.save(_without_numpy(state), file)
+
+    replace_file(path, write)
 
 
-def write_weights(module: nn.Module, path: Path, *, privacy: str) -> None:
-    """Write the weights (safetensors, what they cost in the metadata), whole or not at all."""
+def _without_numpy(value: Any) -> Any:
+    """Numbers as Python's own: what torch reads back without unpickling objects."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, dict):
+        return {_without_numpy(key): _without_numpy(each) for key, each in value.items()}
+    return [_without_numpy(each) for each in value] if isinstance(value, list) else value
+
+
+def write_weights(module: nn.Module, path: Path, *, privacy: str, without: Collection[str] = ()) -> None:
+    """Write the weights (safetensors, what they cost in the metadata), whole or not at all.
+
+    ``without`` names entries of the state dict that are left out.
+    """
     from safetensors import SafetensorError
     from safetensors.torch import save_model
 
-    partial = path.with_name(path.name + ".partial")
-    try:
-        save_model(module, str(partial), metadata={"privacy": privacy})
-    except (OSError, SafetensorError) as error:
-        raise _unwritten(path, partial, error) from error
-    os.replace(partial, path)
+    def write(partial: Path) -> None:
+        try:
+            save_model(_Part(module, without), str(partial), metadata={"privacy": privacy})  # type: ignore[arg-type]
+        except SafetensorError as error:
+            raise OSError(str(error)) from error
+
+    replace_file(path, write)
 
 
-def _unwritten(path: Path, partial: Path, error: Exception) -> OSError:
-    partial.unlink(missing_ok=True)
-    cause = error.__context__ if isinstance(error.__context__, OSError) else error
-    return OSError(f"{path} could not be written: {cause}")
+class _Part:
+    """A module's state dict without some of its entries: all that safetensors asks of a model."""
+
+    def __init__(self, module: nn.Module, without: Collection[str]) -> None:
+        self._module, self._without = module, frozenset(without)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        entries = self._module.state_dict()
+        return {name: tensor for name, tensor in entries.items() if name not in self._without}
 
 
 def resume(engine: PrivacyEngine, path: Path) -> None:
-    """Load a state into a run that was made private on the same terms."""
+    """Load a state into a run that was made private in the same way; refuse by name what differs.
+
+    The account is the saved one, and what is spent from here on comes on top.
+    """
     run = engine.run
     if run.optimizer.steps_taken:
         raise ValueError("resume: this run has already taken steps; resume before the first one")
@@ -91,58 +121,99 @@ def resume(engine: PrivacyEngine, path: Path) -> None:
         raise ValueError(f"resume: {path} is not a readable checkpoint ({error})") from error
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         raise ValueError(f"resume: {path} is not a checkpoint of format {FORMAT}")
-    differing = [name for name, value in asdict(run.terms).items() if state["terms"].get(name) != value]
-    if differing:
+    if differing := [*_differences(engine, state)]:
         raise ValueError(
-            f"resume: {path} was saved on other terms: "
-            + ", ".join(f"{n} {state['terms'].get(n)} there, {getattr(run.terms, n)} here" for n in differing)
+            f"resume: {path} was saved by another kind of run, whose account this one cannot go on with: "
+            + ", ".join(differing)
         )
-    if state["ledger"] is not None:
-        if engine.ledger is None:
-            raise ValueError(f"resume: {path} was saved with a ledger; give the same ledger")
+    if engine.ledger is not None:
         engine.ledger.require_mark(state["ledger"])
+    _check_account(run, state, path)
+    _load(engine, state)
+
+
+def _load(engine: PrivacyEngine, state: dict[str, Any]) -> None:
+    run = engine.run
     run.module.load_state_dict(state["module"])
+    run.buffers.load_state_dict(state["buffers"])
     run.optimizer.load_state_dict(state["optimizer"])
     run.optimizer.steps_taken = state["steps_taken"]
     if run.loader is not None:
         run.loader.position = state["loader_position"]
     if run.lazy is not None:
         run.lazy.load_state_dict(state["lazy"])
-    if state["rows"] is not None:
-        run.settle(_with_rows(run.selection, state["rows"]))
-    if state["streams"] is not None and not engine.source.is_private:
+    if state["chosen"] is not None:
+        run.settle(Selection.from_state_dict(state["chosen"]))
+    engine.earlier += [Account.from_state_dict(account) for account in state["earlier"]]
+    if state["streams"] is not None:
         engine.source.load_state_dict(state["streams"])
         if run.loader is not None:
             run.loader.reseed(engine.source.sampling.fork(0))
     torch.set_rng_state(state["torch_rng"])
 
 
+def _differences(engine: PrivacyEngine, state: Mapping[str, Any]) -> Iterator[str]:
+    """Everything about the saved run that is not so in this one, by name."""
+    run = engine.run
+    noise = {True: "private", False: "seeded"}
+    yield from _compare("noise", noise[state["private"]], noise[engine.source.is_private])
+    yield from _compare("selection", state["selection"], run.stated.state_dict())
+    yield from _compare("", state["terms"], asdict(run.terms))
+    yield from _compare("optimizer", ", ".join(state["optimizers"]), ", ".join(_kinds(run)))
+    yield from _compare("ledger", _whether(state["ledger"]), _whether(engine.ledger))
+
+
+def _compare(name: str, there: Any, here: Any) -> Iterator[str]:
+    """Differing leaves of two trees of plain values and tensors."""
+    if isinstance(there, dict) and isinstance(here, dict) and there.get("kind") == here.get("kind"):
+        for key in {**there, **here}:
+            yield from _compare(f"{name}.{key}" if name else key, there.get(key), here.get(key))
+    elif isinstance(there, Tensor) and isinstance(here, Tensor):
+        if not torch.equal(there, here):
+            yield f"{name} has other values there than here"
+    elif there != here:
+        yield f"{name} {_shown(there)} there, {_shown(here)} here"
+
+
+def _shown(value: Any) -> str:
+    return str(value.get("kind", "an event")) if isinstance(value, dict) else str(value)
+
+
+def _whether(ledger: object) -> str:
+    return "none" if ledger is None else "one"
+
+
+def _kinds(run: Run) -> list[str]:
+    return [type(optimizer).__name__ for optimizer in run.optimizer.optimizers]
+
+
+def _check_account(run: Run, state: Mapping[str, Any], path: Path) -> None:
+    """The saved account must be what this run counts, to the last digit; else it would silently change."""
+    chosen = state["chosen"]
+    once = run.stated.one_off_events() if chosen is not None else ()
+    steps = state["steps_taken"]
+    events = [[event_to_json(event), 1] for event in once]
+    if steps:
+        events.append([event_to_json(run.terms.event(run.stated)), steps])
+    if events != state["account"]["events"]:
+        raise ValueError(
+            f"resume: {path} has an account that this run would not have: {state['account']['events']} there, "
+            f"{events} here"
+        )
+
+
 def export(engine: PrivacyEngine, path: Path, *, delta: float, allow_not_private: bool) -> None:
-    """Weights and their statement, nothing else. ``state_dict`` pays lazy debts first."""
+    """Weights and their statement, nothing else: lazy debts paid, buffers that training changed left out."""
     statement = engine.statement(delta)
     if not statement.private and not allow_not_private:
         raise ValueError(
             f"export: this run is not private ({'; '.join(statement.notes)}); nothing was written"
         )
     engine.flush()
-    write_weights(engine.run.module, path, privacy=str(statement))
-
-
-def _chosen_rows(selection: Selection) -> dict[str, Any]:
-    fest = selection.within if isinstance(selection, AdaFEST) else selection
-    if not isinstance(fest, FEST):
-        return {}
-    return {name: torch.from_numpy(ids) for name, ids in fest.sorted_rows.items()}
-
-
-def _with_rows(selection: Selection, rows: dict[str, Any]) -> Selection:
-    """The selection with its one-off choice as saved: choosing again would cost again."""
-    if not rows:
-        return selection
-    events = selection.one_off_events()
-    within = selection.within if isinstance(selection, AdaFEST) else selection
-    always_on = getattr(within, "always_on_rows", 1000)
-    fest = FEST(
-        {name: ids.numpy() for name, ids in rows.items()}, always_on, event=events[0] if events else None
-    )
-    return replace(selection, within=fest) if isinstance(selection, AdaFEST) else fest
+    changed = engine.run.buffers.changed()
+    if changed:
+        warnings.warn(
+            f"export: the buffers {changed} were changed by training passes, without noise; they are left out",
+            stacklevel=3,
+        )
+    write_weights(engine.run.module, path, privacy=str(statement), without=changed)

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
-from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 from sparsedp.clipping import Capture, Captured
 from sparsedp.rows import Readings, RowCounts, RowSpace
-from sparsedp.training.loader import FixedLoader, PoissonLoader, examples_in
+from sparsedp.training.loader import FixedLoader, PoissonLoader, check_once, examples_in
 
 
 def count_rows(
@@ -76,14 +75,7 @@ def _check_once(loader: Any) -> None:
         raise ValueError(
             "private_top_k: give the plain loader, not private.data_loader, whose batches are for training"
         )
-    sampler = getattr(loader, "sampler", None)
-    if isinstance(loader, DataLoader) and (
-        not isinstance(sampler, RandomSampler | SequentialSampler | None)
-        or getattr(sampler, "replacement", False)
-    ):
-        raise ValueError(
-            f"private_top_k: the loader samples with {type(sampler).__name__}, which may give an example twice"
-        )
+    check_once(loader)
 
 
 def _check_examples(captured: Captured, batch: Any) -> None:

@@ -12,11 +12,13 @@ from torch import nn
 from torch.optim import Optimizer
 
 from sparsedp.accounting import Ledger, PrivacyStatement, calibrate, epsilon_of
-from sparsedp.accounting.events import DpEvent
+from sparsedp.accounting.events import DpEvent, SelfComposedDpEvent
+from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE, ZERO_OUT
 from sparsedp.clipping import Capture
 from sparsedp.randomness import NoiseSource
 from sparsedp.selection import DPSGD, Selection
 from sparsedp.training import checkpoint
+from sparsedp.training.account import Account, released, together
 from sparsedp.training.allocator import keep_freed_memory
 from sparsedp.training.private import Private
 from sparsedp.training.run import Run
@@ -34,6 +36,9 @@ class PrivacyEngine:
 
     ``ledger`` is a file (or an open ``Ledger``) on which every step is written before its noise is drawn;
     one file may be shared by all runs on the same data, and its budget then holds for them together.
+
+    An engine that has ended a run (``detach``) keeps its account: ``epsilon`` and ``statement`` go on
+    answering, and another run with the same engine comes on top.
     """
 
     def __init__(
@@ -53,6 +58,8 @@ class PrivacyEngine:
         if isinstance(ledger, str | os.PathLike):
             ledger = Ledger.open(ledger, private=self.source.is_private)
         self.ledger = ledger
+        self.earlier: list[Account] = []
+        """The accounts of runs that have ended, here or before a resume."""
         self._run: Run | None = None
 
     def make_private(
@@ -100,12 +107,13 @@ class PrivacyEngine:
         The target is a cap: the step that would pass it raises ``BudgetExceeded`` before its noise is drawn.
         With a ledger everything counts that was entered under its run name, also the steps that crashes
         took away: a run that was interrupted takes fewer steps, and never spends more.
+        What earlier runs of this engine have spent counts towards it.
         """
         selection = selection or DPSGD()
         clip = positive("max_grad_norm", max_grad_norm)
         sampling = sampling_of(data_loader, expected_batch_size, poisson)
         total = total_steps(epochs, steps, sampling)
-        one_off = selection.one_off_events()
+        one_off = [*selection.one_off_events(), *self._spent_earlier()]
 
         def step_event(sigma: float) -> DpEvent:
             return Terms(sigma, clip, *sampling).event(selection)
@@ -135,7 +143,8 @@ class PrivacyEngine:
     ) -> Private:
         if self._run is not None:
             raise ValueError(
-                "make_private: this engine already has a run; make another engine for another model"
+                "make_private: this engine already has a run; detach() it first (its account stays), or make "
+                "another engine"
             )
         if any(part in _WATCHED for part in module.modules()):
             raise ValueError("make_private: this module is already private; call engine.detach() first")
@@ -152,6 +161,7 @@ class PrivacyEngine:
                 selection,
                 terms,
                 physical_batch_size,
+                earlier=[spent for account in self.earlier for spent in account.events],
             )
         except BaseException:
             capture.detach()
@@ -165,7 +175,7 @@ class PrivacyEngine:
     def run(self) -> Run:
         """The run under way."""
         if self._run is None:
-            raise ValueError("this engine has no run yet: call make_private first")
+            raise ValueError("this engine has no run: call make_private first")
         return self._run
 
     @property
@@ -173,11 +183,47 @@ class PrivacyEngine:
         """The effective noise multiplier of a step."""
         return self.run.terms.noise_multiplier
 
+    def account(self) -> Account:
+        """What the run under way has spent, and how."""
+        run, faults, notes = self.run, [], []
+        if not self.source.is_private:
+            faults.append("the noise is seeded: reproducible, not private")
+        if run.terms.noise_multiplier == 0:
+            faults.append("the noise multiplier is zero")
+        if not run.stated.is_private:
+            faults.append(f"selection {type(run.stated).__name__} is not private, whatever the noise")
+        if not run.terms.poisson:
+            notes.append(
+                "batches are the user's own, each example at most once in each: accounted without amplification by "
+                "sampling, for neighbours of which one has an empty record in place of an example"
+            )
+        if changed := run.buffers.changed():
+            notes.append(
+                f"without the buffers {', '.join(changed)}, which training passes change; nothing is claimed "
+                "if such a pass also reads them"
+            )
+        return Account(
+            tuple(run.spent()),
+            tuple(faults),
+            tuple(notes),
+            final_model_only=run.lazy is not None,
+            adjacency=ADD_OR_REMOVE_ONE if run.terms.poisson else ZERO_OUT,
+        )
+
+    def _accounts(self) -> list[Account]:
+        current = [] if self._run is None and self.earlier else [self.account()]
+        return [*self.earlier, *current]
+
+    def _spent_earlier(self) -> list[DpEvent]:
+        return [
+            SelfComposedDpEvent(event, count) for account in self.earlier for event, count in account.events
+        ]
+
     def events(self) -> list[tuple[DpEvent, int]]:
-        """Everything spent so far: the ledger's account where there is one, this run's otherwise."""
+        """Everything spent so far: the ledger's account where there is one, this engine's runs otherwise."""
         if self.ledger is not None:
             return list(self.ledger.events())
-        return self.run.spent()
+        return list(together(self._accounts()).events)
 
     def epsilon(self, delta: float) -> float:
         """Epsilon of everything spent so far."""
@@ -185,24 +231,21 @@ class PrivacyEngine:
 
     def statement(self, delta: float) -> PrivacyStatement:
         """What was spent, under which adjacency, for which unit, and what was released."""
-        run = self.run
-        notes = []
-        if not self.source.is_private:
-            notes.append("the noise is seeded: reproducible, not private")
-        if run.terms.noise_multiplier == 0:
-            notes.append("the noise multiplier is zero")
-        if not run.terms.poisson:
-            notes.append("batches are the user's own: accounted without amplification by sampling")
+        accounts = self._accounts()
+        whole = together(accounts)
+        faults, notes = [*whole.faults], [*whole.notes]
         if self.ledger is not None:
             notes.append(f"spent by all runs on the ledger {self.ledger.path.name}")
+            if not whole.faults and not all(run.private for run in self.ledger.runs):
+                faults.append("another run on the ledger was seeded or had no noise")
         return PrivacyStatement(
             epsilon=self.epsilon(delta),
             delta=delta,
-            adjacency="add-or-remove-one",
+            adjacency=whole.adjacency,
             unit="example",
-            released="the final model only" if run.lazy is not None else "the model after every step",
-            private=self.source.is_private and run.terms.noise_multiplier > 0,
-            notes=tuple(notes),
+            released=released(accounts),
+            private=not faults,
+            notes=(*faults, *notes),
         )
 
     def flush(self) -> None:
@@ -211,13 +254,13 @@ class PrivacyEngine:
             self.run.lazy.flush()
 
     def detach(self) -> None:
-        """Give the module back as it was: noise flushed, hooks removed, ledger closed."""
+        """End the run: noise flushed, the module as it was, the ledger closed. What was spent stays spent."""
         if self._run is None:
             return
-        self.flush()
-        self._run.capture.detach()
-        self._run.remove_hooks()
-        _WATCHED.discard(self._run.module)
+        run = self._run
+        self.earlier.append(self.account())
+        run.end()
+        _WATCHED.discard(run.module)
         self._run = None
         if self.ledger is not None:
             self.ledger.close()

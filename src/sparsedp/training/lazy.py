@@ -1,9 +1,10 @@
-"""Lazy dense noise: exact DP-SGD whose rows get their noise only before they are read or released."""
+"""Lazy dense noise: DP-SGD whose rows get the noise of steps that missed them only before they are read."""
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Mapping, Sequence
+import gc
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -13,137 +14,151 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from sparsedp.clipping import Capture, Table
-from sparsedp.compiled import compiled
-from sparsedp.randomness import NoiseSource, grid_of
-from sparsedp.randomness.torch_normals import normals
-from sparsedp.selection import Rule
+from sparsedp.randomness import NoiseSource
+from sparsedp.rows import RowGradient
+from sparsedp.training import lazy_parameter
+from sparsedp.training.lazy_table import LazyTable
 
-FLUSH_COORDINATES = 1 << 17
-"""How much of a table is brought up to date at a time: the flush visits every row but holds little noise."""
+_NOT_PLAIN = ("momentum", "weight_decay", "dampening", "nesterov", "maximize")
 
 
 class LazyNoise:
-    """What noise each row is still owed.
+    """The noise that a model's tables still owe.
 
-    Plain SGD adds to a row the sum over steps of ``lr_t * noise_t``. The noise of the steps since the row
-    was last brought up to date is one Gaussian of variance ``std^2 * sum lr_t^2``, so it may be added at
-    once, at any time before somebody looks. Guarantee and event: those of DP-SGD, for the final model only.
+    Guarantee and event: those of DP-SGD, for the final model only. Proof: plain SGD adds to a row the sum
+    over steps of ``lr_t * release_t``. Where no example touched the row, ``release_t`` is noise alone and
+    independent of all else, so its sum over such steps may be drawn at once, at any time before somebody
+    looks; ``LazyTable`` says how floats are kept out of it, and by how much not.
+
+    ``lr_t`` is looked up in the optimiser's group at each step: schedulers write to it and
+    ``load_state_dict`` replaces it. The tables' updates are made here, not by the optimiser.
     """
 
     def __init__(self, capture: Capture, optimizers: Sequence[Optimizer], source: NoiseSource) -> None:
         self.tables: Mapping[str, Table] = capture.tables
-        self._source = source
         self._groups = {
-            name: _plain_sgd_group(name, table.parameter, optimizers) for name, table in self.tables.items()
+            name: _Group(name, table.parameter, optimizers) for name, table in self.tables.items()
         }
-        self._done = {name: torch.zeros(table.rows, dtype=torch.int32) for name, table in self.tables.items()}
-        self._variance = {name: array("d", [0.0]) for name in self.tables}
-        """After each step the sum of ``lr^2 std^2`` up to it, since the last flush."""
-        self._grid: dict[str, float | None] = dict.fromkeys(self.tables)
+        for name, table in self.tables.items():
+            _refuse_hooks(name, table.parameter)
+        _refuse_shared([*capture.dense.values(), *(table.parameter for table in self.tables.values())])
+        self._tables = {
+            name: LazyTable(name, table.parameter, source.noise) for name, table in self.tables.items()
+        }
 
-    def before_update(self, rule: Rule) -> None:
-        """Write down this step's debt: every row of every table owes ``lr^2 std^2``."""
-        std = rule.noise_multiplier * rule.sensitivity / rule.batch
-        for name, group in self._groups.items():
-            history = self._variance[name]
-            history.append(history[-1] + (float(group["lr"]) * std) ** 2)
-            self._grid[name] = grid_of(float(group["lr"]) * std) if std * group["lr"] > 0 else None
+    def attach(self) -> None:
+        """From here on the tables' parameters pay what is owed before anybody reads them."""
+        for table in self._tables.values():
+            lazy_parameter.attach(table)
 
-    def after_update(self) -> None:
-        """The tables' gradients have no noise in them: they do not stay where somebody may look."""
-        for table in self.tables.values():
-            table.parameter.grad = None
+    def check(self) -> None:
+        """Before a step is paid for: is everything still as lazy noise needs it?"""
+        for name, table in self.tables.items():
+            self._groups[name].learning_rate()
+            _refuse_hooks(name, table.parameter)
+            if lazy_parameter.is_shared(table.parameter):
+                gc.collect()  # a view may only be waiting for it
+                if lazy_parameter.is_shared(table.parameter):
+                    raise RuntimeError(
+                        f"table {name!r}: a tensor or array that shares its memory is still held (from "
+                        "state_dict(), .data, .detach() or .numpy()); it would show rows whose noise is owed. "
+                        "Keep a copy of it instead (.clone()), or use DPSGD()"
+                    )
 
-    @torch.no_grad()
+    def step(self, std: float, gradients: Mapping[str, RowGradient]) -> None:
+        """After the wrapped optimisers: move the touched rows; all others owe this step's noise.
+
+        ``gradients`` are the released ones, divided by B, with noise of standard deviation ``std`` on every
+        coordinate; a table without one was touched nowhere. Nothing of them stays on ``.grad``, which would
+        show the touched rows.
+        """
+        for name, table in self._tables.items():
+            gradient = gradients.get(name) or _no_rows(self.tables[name].dim)
+            table.step(self._groups[name].learning_rate(), std, gradient)
+
     def pay(self, name: str, rows: NDArray[np.int64]) -> None:
         """Bring distinct ``rows`` of a table up to date."""
-        history, done = np.frombuffer(self._variance[name]), self._done[name].numpy()
-        steps = history.size - 1
-        late = rows[done[rows] < steps]
-        if not late.size:
-            return
-        std = np.sqrt(history[steps] - history[done[late]])
-        weight = self.tables[name].parameter
-        noise = normals(late.size * weight.shape[1], 1.0, self._source.noise)
-        grid = self._grid[name]
-        _add_noise(weight, late, std, noise.reshape(late.size, -1), 0.0 if grid is None else grid)
-        done[late] = steps
+        self._tables[name].pay(rows)
 
     def before_read(self, name: str, ids: Tensor) -> None:
-        """A layer is about to read ``ids``."""
-        self.pay(name, np.unique(ids.detach().numpy()))
+        """A layer is about to read ``ids``. The table's parameter would pay them by itself."""
+        self._tables[name].pay_ids(ids)
 
-    @torch.no_grad()
     def flush(self) -> None:
         """Pay every debt: before evaluation, state_dict, export, any release."""
-        for name, table in self.tables.items():
-            if len(self._variance[name]) == 1:
-                continue
-            rows = max(1, FLUSH_COORDINATES // table.dim)
-            for start in range(0, table.rows, rows):
-                self.pay(name, np.arange(start, min(start + rows, table.rows)))
-            # All rows are at the same step: the history before it will not be asked for again.
-            self._variance[name] = array("d", [0.0])
-            self._done[name].zero_()
+        for table in self._tables.values():
+            table.flush()
 
     @property
     def owes(self) -> bool:
-        """Is any row's noise still owed?"""
-        return any(len(history) > 1 for history in self._variance.values())
+        """May any row's noise still be owed?"""
+        return any(table.owes for table in self._tables.values())
+
+    @contextmanager
+    def unpaid(self) -> Iterator[None]:
+        """Read the tables as they stand, for a checkpoint that keeps their debts."""
+        for table in self._tables.values():
+            table.shows_unpaid = True
+        try:
+            yield
+        finally:
+            for table in self._tables.values():
+                table.shows_unpaid = False
+
+    def detach(self) -> None:
+        """Pay every debt and leave ordinary parameters behind."""
+        self.flush()
+        for table in self.tables.values():
+            lazy_parameter.detach(table.parameter)
 
     def state_dict(self) -> dict[str, Any]:
-        """Debts as plain tensors and floats; private, as are the un-noised rows they belong to."""
-        history = {name: list(variance) for name, variance in self._variance.items()}
-        return {"done": dict(self._done), "variance": history, "grid": dict(self._grid)}
+        """Debts by table, as tensors and plain values; they show which rows were touched: private."""
+        return {name: table.state_dict() for name, table in self._tables.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The reverse."""
-        for name in self.tables:
-            self._done[name].copy_(state["done"][name])
-            self._variance[name] = array("d", state["variance"][name])
-            self._grid[name] = state["grid"][name]
+        for name, table in self._tables.items():
+            table.load_state_dict(state[name])
 
 
-def _add_noise(
-    weight: Tensor, rows: NDArray[np.int64], std: NDArray[np.float64], noise: NDArray[np.float32], grid: float
-) -> None:
-    """``weight[rows] += std * noise``, each row rounded to the grid (0: none)."""
-    if weight.dtype in (torch.float32, torch.float64):
-        _add_to_rows(weight.detach().numpy(), rows, std, noise, grid)
-    else:
-        values = weight[rows].float()
-        _add_to_rows(values.numpy(), np.arange(rows.size), std, noise, grid)
-        weight[rows] = values.to(weight.dtype)
+def _no_rows(dim: int) -> RowGradient:
+    return RowGradient(torch.empty(0, dtype=torch.int64), torch.empty(0, dim))
 
 
-@compiled
-def _add_to_rows(
-    table: NDArray[Any],
-    rows: NDArray[np.int64],
-    std: NDArray[np.float64],
-    noise: NDArray[np.float32],
-    grid: float,
-) -> None:
-    per_unit = 1.0 / grid if grid > 0.0 else 0.0  # exact: the grid is a power of two
-    for n in range(rows.size):
-        line = table[rows[n]]
-        for c in range(line.size):
-            value = line[c] + std[n] * noise[n, c]
-            line[c] = np.rint(value * per_unit) * grid if grid > 0.0 else value
+class _Group:
+    """Where a table's learning rate is: which group of which optimiser, whatever dict stands there now."""
+
+    def __init__(self, name: str, parameter: nn.Parameter, optimizers: Sequence[Optimizer]) -> None:
+        self._name = name
+        for optimizer in optimizers:
+            for place, group in enumerate(optimizer.param_groups):
+                if any(parameter is held for held in group["params"]):
+                    self._optimizer, self._place = optimizer, place
+                    self.learning_rate()
+                    return
+        raise ValueError(f"optimizer does not hold table {name!r}")
+
+    def learning_rate(self) -> float:
+        """The learning rate now; refuses anything but plain SGD."""
+        group = self._optimizer.param_groups[self._place]
+        if type(self._optimizer) is not SGD or any(group.get(option) for option in _NOT_PLAIN):
+            raise ValueError(
+                f"lazy noise is exact for plain SGD only (no momentum, no decay); table {self._name!r} has "
+                f"{type(self._optimizer).__name__}. Use DPSGD() or AdaFEST() with this optimiser"
+            )
+        return float(group["lr"])
 
 
-def _plain_sgd_group(name: str, parameter: nn.Parameter, optimizers: Sequence[Optimizer]) -> dict[str, Any]:
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            if any(parameter is held for held in group["params"]):
-                plain = type(optimizer) is SGD and not any(
-                    group.get(option)
-                    for option in ("momentum", "weight_decay", "dampening", "nesterov", "maximize")
-                )
-                if not plain:
-                    raise ValueError(
-                        f"lazy noise is exact for plain SGD only (no momentum, no decay); table {name!r} has "
-                        f"{type(optimizer).__name__}. Use DPSGD() or AdaFEST() with this optimiser"
-                    )
-                return group
-    raise ValueError(f"optimizer does not hold table {name!r}")
+def _refuse_hooks(name: str, parameter: nn.Parameter) -> None:
+    if parameter._backward_hooks:
+        raise ValueError(
+            f"table {name!r}: has a gradient hook, which would change the noise of touched rows only; remove "
+            "it, or use DPSGD()"
+        )
+
+
+def _refuse_shared(parameters: Sequence[nn.Parameter]) -> None:
+    """Lazy noise gives each table memory of its own; parameters tied through their memory would part."""
+    places = [parameter.untyped_storage().data_ptr() for parameter in parameters]
+    if len(set(places)) < len(places):
+        raise ValueError("lazy noise: two parameters share their memory; use one parameter in both places")

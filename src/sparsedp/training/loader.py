@@ -248,7 +248,7 @@ def check_loader(loader: Any) -> None:
     if isinstance(loader.dataset, IterableDataset):
         raise ValueError(
             "data_loader iterates over a stream; Poisson sampling needs a map-style dataset with a length "
-            "(or pass poisson=False, which is accounted without amplification)"
+            "(or pass poisson=False and expected_batch_size, which is accounted without amplification)"
         )
     if not len(loader.dataset):  # type: ignore[arg-type]
         raise ValueError("data_loader has an empty dataset")
@@ -257,4 +257,16 @@ def check_loader(loader: Any) -> None:
         raise ValueError(
             f"data_loader samples with {type(sampler).__name__}, which is not Poisson sampling; "
             "give a loader without a sampler of its own, or poisson=False"
+        )
+
+
+def check_once(loader: Any) -> None:
+    """Refuse a loader that may hold an example twice in one pass."""
+    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
+        return
+    sampler = loader.sampler
+    if getattr(sampler, "replacement", False):
+        raise ValueError(
+            f"data_loader samples with {type(sampler).__name__} with replacement, which may give an example twice; give "
+            "a loader that holds each example once"
         )

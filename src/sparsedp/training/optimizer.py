@@ -162,7 +162,6 @@ class PrivateOptimizer(Optimizer):
             raise
         self._owner.finish()
         gradient = step.release()
-        self.assign(gradient)
         self._update(rule, gradient)
         self._report(step, rule, gradient)
         return loss
@@ -217,16 +216,13 @@ class PrivateOptimizer(Optimizer):
         self.steps_taken += 1
 
     def _update(self, rule: Rule, gradient: StepGradient) -> None:
+        """Let the wrapped optimisers update; tables with lazy noise update themselves."""
+        self.assign(gradient if self._lazy is None else gradient._replace(tables={}))
         for optimizer in self.optimizers:
             optimizer.step()
         if self._lazy is not None:
             std = rule.noise_multiplier * rule.sensitivity / rule.batch
-            touched = {
-                name: rows.ids.numpy()
-                for name, rows in gradient.tables.items()
-                if isinstance(rows, RowGradient)
-            }
-            self._lazy.record_step(std, touched)
+            self._lazy.step(std, gradient.tables)  # type: ignore[arg-type]
 
     def _check_parameters(self) -> None:
         held = [parameter for group in self.param_groups for parameter in group["params"]]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -17,7 +17,9 @@ from sparsedp.randomness import NoiseSource
 from sparsedp.rows import RowSpace, TableShape
 from sparsedp.selection import DPSGD, Rule, Selection
 from sparsedp.training.batch_owner import BatchOwner
+from sparsedp.training.buffers import BufferWatch
 from sparsedp.training.counting import count_rows
+from sparsedp.training.identity import ParameterIdentity
 from sparsedp.training.lazy import LazyNoise
 from sparsedp.training.loader import FixedLoader, PoissonLoader
 from sparsedp.training.optimizer import PrivateOptimizer, check_optimizers
@@ -38,16 +40,19 @@ class Run:
         selection: Selection,
         terms: Terms,
         physical_batch_size: int | None,
+        earlier: Sequence[tuple[DpEvent, int]] = (),
     ) -> None:
         self.module, self.capture, self.terms, self.selection = module, capture, terms, selection
+        self.stated = selection
+        """The selection as the user gave it, its one-off choices not made."""
         self._source = source
         self._ledger = ledger
         self._cap = terms.cap()
+        self._earlier = list(earlier)
         self._rule: Rule | None = None
         self._spent_once: tuple[DpEvent, ...] = ()
         self._step_charger: Any = None
-        self._hooks: list[Any] = []
-        self._keep_debts = False
+        self._ended = False
         self.lazy: LazyNoise | None = None
         lazy = isinstance(selection, DPSGD) and selection.lazy
         space = selection.divide(self.shapes)
@@ -56,9 +61,6 @@ class Run:
         owner = BatchOwner(capture)
         if lazy:
             self.lazy = LazyNoise(capture, optimizers, source)
-            capture.before_read = self.lazy.before_read
-            hook = module.register_state_dict_pre_hook(lambda *_: self._flush())  # type: ignore[no-untyped-call]
-            self._hooks.append(hook)
         self.loader: PoissonLoader | None = None
         if terms.poisson:
             self.loader = PoissonLoader(
@@ -84,29 +86,27 @@ class Run:
             owner=owner,
             lazy=self.lazy,
         )
+        self._identity = ParameterIdentity(module)
+        self.buffers = BufferWatch(module)
+        if self.lazy is not None:
+            self.lazy.attach()
 
     @property
     def shapes(self) -> list[TableShape]:
         """The model's tables."""
         return [TableShape(t.name, t.rows, t.dim) for t in self.capture.tables.values()]
 
-    def _flush(self) -> None:
-        if self.lazy is not None and not self._keep_debts:
-            self.lazy.flush()
+    def unpaid(self) -> AbstractContextManager[None]:
+        """Read parameters with their debts unpaid, for a checkpoint that keeps them."""
+        return nullcontext() if self.lazy is None else self.lazy.unpaid()
 
-    @contextmanager
-    def unflushed(self) -> Iterator[None]:
-        """Read the state dict with debts unpaid, for a checkpoint that keeps them."""
-        self._keep_debts = True
-        try:
-            yield
-        finally:
-            self._keep_debts = False
-
-    def remove_hooks(self) -> None:
-        """Take back what was registered on the module."""
-        for hook in self._hooks:
-            hook.remove()
+    def end(self) -> None:
+        """Give the module back as it was, lazy noise paid; no step can follow."""
+        self._ended = True
+        if self.lazy is not None:
+            self.lazy.detach()
+        self.capture.detach()
+        self.buffers.detach()
 
     def settle(self, selection: Selection) -> None:
         """Use a selection whose one-off choices are made (fresh, or from a checkpoint)."""
@@ -159,13 +159,18 @@ class Run:
 
     def charge(self) -> None:
         """Pay for the next step before its noise is drawn, or refuse it."""
+        if self._ended:
+            raise RuntimeError("step() after engine.detach(): the run has ended; call make_private again")
+        self._identity.check()
+        if self.lazy is not None:
+            self.lazy.check()
         event = self.terms.event(self.selection)
         if self._ledger is not None:
             if self._step_charger is None:
                 self._step_charger = self._ledger.stepper(event, cap=self._cap)
             self._step_charger()
         elif self._cap is not None:
-            self._cap.require(self.spent(), event)
+            self._cap.require([*self._earlier, *self.spent()], event)
 
     def spent(self) -> list[tuple[DpEvent, int]]:
         """This run's own account."""

@@ -8,9 +8,9 @@ from typing import Any
 from sparsedp.accounting.cap import EpsilonCap
 from sparsedp.accounting.events import DpEvent, NonPrivateDpEvent, PoissonSampledDpEvent
 from sparsedp.selection import Selection
-from sparsedp.training.loader import check_loader, steps_in, steps_per_epoch
+from sparsedp.training.loader import check_loader, check_once, steps_in, steps_per_epoch
 
-Sampling = tuple[float, float, bool, int]
+Sampling = tuple[float, float, bool, int | None]
 """(B, q, poisson, steps per epoch): public constants."""
 
 
@@ -24,7 +24,7 @@ class Terms:
     sampling_rate: float
     """1 where batches are the user's own."""
     poisson: bool
-    steps_per_epoch: int
+    steps_per_epoch: int | None
     target_epsilon: float | None = None
     """A cap on what the run spends at ``target_delta``; None where the noise was given instead."""
     target_delta: float | None = None
@@ -51,7 +51,8 @@ def sampling_of(data_loader: Any, expected_batch_size: float | None, poisson: bo
         batch = expected_batch_size or getattr(data_loader, "batch_size", None)
         if batch is None:
             raise ValueError("expected_batch_size must be given: the divisor of the gradient is public")
-        return positive("expected_batch_size", batch), 1.0, False, len(data_loader)
+        check_once(data_loader)
+        return positive("expected_batch_size", batch), 1.0, False, _length(data_loader)
     check_loader(data_loader)
     examples = len(data_loader.dataset)
     batch = expected_batch_size or data_loader.batch_size
@@ -63,11 +64,20 @@ def sampling_of(data_loader: Any, expected_batch_size: float | None, poisson: bo
     return batch, batch / examples, True, steps_per_epoch(batch / examples)
 
 
+def _length(data_loader: Any) -> int | None:
+    try:
+        return len(data_loader)
+    except TypeError:  # a stream
+        return None
+
+
 def total_steps(epochs: float | None, steps: int | None, sampling: Sampling) -> int:
     """The steps of a run, from epochs or as given."""
     if (epochs is None) == (steps is None):
         raise ValueError("epochs or steps: give one of them")
     if epochs is not None:
+        if sampling[3] is None:
+            raise ValueError("epochs: the data_loader is a stream without a length; give steps")
         return steps_in(positive("epochs", epochs), sampling[3])
     assert steps is not None
     if steps < 1:

@@ -1,0 +1,42 @@
+"""Are the model's parameters still the objects that were made private?"""
+
+from __future__ import annotations
+
+from torch import nn
+
+
+class ParameterIdentity:
+    """The modules and parameters of a model as they were when its training began.
+
+    ``load_state_dict(assign=True)``, an assignment to a parameter's name or a new submodule put other objects
+    in their place. The optimiser would go on training the old ones, which the model no longer reads.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        named = dict(module.named_modules(remove_duplicate=False))
+        self._parameters = [
+            (f"{prefix}.{name}" if prefix else name, part, name, parameter)
+            for prefix, part in named.items()
+            for name, parameter in part._parameters.items()
+        ]
+        self._children = [
+            (f"{prefix}.{name}" if prefix else name, part, name, child)
+            for prefix, part in named.items()
+            for name, child in part._modules.items()
+        ]
+
+    def check(self) -> None:
+        """Refuse by name what was replaced."""
+        for path, module, name, parameter in self._parameters:
+            if module._parameters.get(name) is not parameter:
+                self._refuse("parameter", path)
+        for path, module, name, child in self._children:
+            if module._modules.get(name) is not child:
+                self._refuse("module", path)
+
+    def _refuse(self, what: str, path: str) -> None:
+        raise RuntimeError(
+            f"{what} {path!r} was replaced after make_private (load_state_dict(assign=True), or an "
+            "assignment), so the optimiser no longer trains what the model reads; load without assign=True, "
+            "or replace it before make_private"
+        )

@@ -1,0 +1,56 @@
+"""Parameters that are no longer the ones that were made private are noticed by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from support.models import TwoTables
+from torch import nn
+
+from sparsedp.training.identity import ParameterIdentity
+
+
+def assigned(model: TwoTables) -> None:
+    model.load_state_dict({name: values.clone() for name, values in model.state_dict().items()}, assign=True)
+
+
+def new_parameter(model: TwoTables) -> None:
+    model.out.bias = nn.Parameter(torch.zeros(1))
+
+
+def new_module(model: TwoTables) -> None:
+    model.hidden = nn.Linear(8, 6)
+
+
+def removed(model: TwoTables) -> None:
+    del model.out.bias
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (assigned, "parameter 'large.weight'"),
+        (new_parameter, "parameter 'out.bias'"),
+        (removed, "parameter 'out.bias'"),
+        (new_module, "module 'hidden'"),
+    ],
+)
+def test_what_was_replaced_is_named(change: Callable[[TwoTables], None], name: str) -> None:
+    model = TwoTables()
+    identity = ParameterIdentity(model)
+    identity.check()
+    change(model)
+    with pytest.raises(RuntimeError, match=f"{name} was replaced"):
+        identity.check()
+
+
+def test_what_keeps_the_objects_is_no_replacement() -> None:
+    model = TwoTables()
+    identity = ParameterIdentity(model)
+    model.load_state_dict(TwoTables().state_dict())
+    model.double()
+    model.out.weight.data = torch.zeros(1, 6)
+    model.head = nn.Linear(1, 1)
+    identity.check()
