@@ -20,7 +20,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits as bce
 from torch.utils.data import DataLoader, TensorDataset
 
 import sparsedp as sdp
-from sparsedp.accounting import GaussianDpEvent, LedgerDamaged, epsilon_of
+from sparsedp.accounting import GaussianDpEvent, epsilon_of
+from sparsedp.accounting.ledger_file import LedgerDamaged
 from sparsedp.training import Private
 from sparsedp.training.checkpoint import write_state, write_weights
 
