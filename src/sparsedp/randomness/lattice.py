@@ -29,8 +29,8 @@ U16 = NDArray[np.uint16]
 
 SMALLEST_STD = 2.0**22
 LARGEST_STD = 2.0**46
-REACH = 12.0
-"""How many standard deviations the noise reaches; what lies beyond has mass 2^-107."""
+REACH = 11.5
+"""How many standard deviations the noise reaches; what lies beyond has a mass of 2^-99."""
 
 CHUNK = 1 << 14
 """Draws made at once, in the cache. Part of the sequence's definition: changing it changes what a seed gives."""
@@ -56,8 +56,8 @@ _ASIDE_BITS = 40
 class RoundedGaussian:
     """Integers Z with P(Z = k) = Phi((k + 1/2) / s) - Phi((k - 1/2) / s), where s is ``std_cells``.
 
-    Guarantee: every integer within 12 s of zero has its probability to a relative 2^-40; none beyond (mass
-    2^-107) is ever drawn. Bits are those of the stream's AES-256-CTR.
+    Guarantee: every integer within 11.5 s of zero has its probability to a relative 2^-40; none beyond (mass
+    2^-99) is ever drawn. Bits are those of the stream's AES-256-CTR.
 
     Method: the half lines k >= 0 and k < 0 are cut into cells of 2^b integers, about 1/200 of s each. Below
     the density of each cell lies a rectangle of height n_j 2^-(25 + b), n_j whole. With one word, a sign, a
@@ -67,7 +67,7 @@ class RoundedGaussian:
     place, accepted with the probability (density - rectangle) / (its largest value in the cell).
 
     Error, relative to the probability of one integer: the density at k stands for the mean over its cell,
-    (k/s)^2 / (24 s^2) < 2^-41.4 since s >= 2^22; the exponential and its argument in float64, 2^-45; weights
+    (k/s)^2 / (24 s^2) < 2^-41.5 since s >= 2^22; the exponential and its argument in float64, 2^-45; weights
     of the second look, 2^-42; a uniform of 53 bits, 2^-53. ``exact_probability`` of the tests adds these up.
     """
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparsedp.compiled import compiled
-from sparsedp.randomness.lattice import rounded_gaussian
+from sparsedp.randomness.lattice import CHUNK, rounded_gaussian
 from sparsedp.randomness.stream import Stream
 
 I64 = NDArray[np.int64]
@@ -20,7 +20,7 @@ _SPLIT = 2.0**27 + 1.0
 def rounded_gaussian_rows(std_cells: F64, dim: int, stream: Stream) -> I64:
     """Integers, ``dim`` a row, that of row n with the law of a Gaussian of ``std_cells[n]``, rounded.
 
-    Guarantee: that of ``RoundedGaussian`` (probabilities to a relative 2^-40, out to 12 standard deviations),
+    Guarantee: that of ``RoundedGaussian`` (probabilities to a relative 2^-40, out to 11.5 standard deviations),
     for any standard deviations from 0 to 2^40 cells, without tables for each.
     Proof: a rounded Gaussian of 2^44 cells, spread uniformly over its cell with 64 more bits, has the density
     of a Gaussian up to 2^-40 of it, within each cell and over it. A row's cell is at least 16 of these cells
@@ -29,11 +29,16 @@ def rounded_gaussian_rows(std_cells: F64, dim: int, stream: Stream) -> I64:
     std_cells = np.ascontiguousarray(std_cells, dtype=np.float64)
     if std_cells.ndim != 1 or not np.all((std_cells >= 0.0) & (std_cells <= LARGEST_ROW_STD)):
         raise ValueError("std_cells: must be a vector of numbers in [0, 2^40]")
-    cells = np.empty(std_cells.size * dim, dtype=np.int64)
-    rounded_gaussian(2.0**_FINE_BITS).fill(cells, stream)
-    spread = stream.uint64(cells.size).view(np.int64)
-    _rescale(cells.reshape(-1, dim), spread.reshape(-1, dim), std_cells * 2.0**-_FINE_BITS)
-    return cells.reshape(-1, dim)
+    sampler, scale = rounded_gaussian(2.0**_FINE_BITS), std_cells * 2.0**-_FINE_BITS
+    cells = np.empty((std_cells.size, dim), dtype=np.int64)
+    rows = max(1, CHUNK // max(dim, 1))
+    for begin in range(0, std_cells.size, rows):
+        part = cells[begin : begin + rows]
+        sampler.fill(part.reshape(-1), stream)
+        _rescale(
+            part, stream.uint64(part.size).view(np.int64).reshape(part.shape), scale[begin : begin + rows]
+        )
+    return cells
 
 
 @compiled
