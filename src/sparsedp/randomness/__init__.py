@@ -1,15 +1,17 @@
 """Noise sources: cryptographic, OS-seeded and therefore private by default; seeded only on request."""
 
+from sparsedp.randomness.cells import RoundedGaussian, rounded_gaussian
 from sparsedp.randomness.discrete import discrete_gaussian, discrete_laplace
-from sparsedp.randomness.lattice import (
-    RoundedGaussian,
-    lattice_of,
-    release_on_lattice,
-    rounded_gaussian,
-    unit_gaussian,
-)
-from sparsedp.randomness.lattice_rows import rounded_gaussian_rows
+from sparsedp.randomness.lattice import lattice_of, release_on_lattice, unit_gaussian
 from sparsedp.randomness.positions import bernoulli_positions
+from sparsedp.randomness.rounding import (
+    noise_lattice,
+    round_exponential,
+    round_gaussian,
+    round_laplace,
+    rounded_gaussian_rows,
+    rounded_gaussian_tail,
+)
 from sparsedp.randomness.secure_gaussian import add_gaussian, grid_of
 from sparsedp.randomness.source import NoiseSource
 from sparsedp.randomness.stream import Stream
@@ -24,8 +26,13 @@ __all__ = [
     "discrete_laplace",
     "grid_of",
     "lattice_of",
+    "noise_lattice",
     "release_on_lattice",
+    "round_exponential",
+    "round_gaussian",
+    "round_laplace",
     "rounded_gaussian",
     "rounded_gaussian_rows",
+    "rounded_gaussian_tail",
     "unit_gaussian",
 ]
