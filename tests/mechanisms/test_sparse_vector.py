@@ -106,7 +106,7 @@ def test_untouched_rows_of_a_huge_space(stream):
                 10**15,
                 threshold=30.0,
                 positives=9,
-                threshold_scale=1e-9,
+                threshold_scale=0.01,
                 query_scale=1.0,
                 stream=stream,
             )

@@ -23,6 +23,7 @@ from sparsedp.randomness.cells import (
     TwoSidedGeometric,
     two_sided_geometric,
 )
+from sparsedp.randomness.keystream import Keystream
 
 MANTISSAS = [1.0, 1.0001, 1.37, 1.75, 1.99999]
 STDS = [SMALLEST_STD, *(2.0**30 * m for m in MANTISSAS), 1.3 * 2.0**45, LARGEST_STD]
@@ -216,19 +217,34 @@ def test_neighbours_are_uncorrelated_and_so_are_their_squares() -> None:
 @pytest.mark.parametrize("size", [0, 1, CHUNK - 1, CHUNK + 1, SPAN, 2 * SPAN + 17])
 @pytest.mark.parametrize("threads", [2, 3])
 def test_values_and_bytes_do_not_depend_on_threads(size: int, threads: int) -> None:
-    first, second = stream(6), stream(6)
+    first, second, sampler = stream(6), stream(6), rounded_gaussian(1.5 * 2.0**25)
     a, b = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
-    rounded_gaussian(1.5 * 2.0**25).fill(a, first)
-    rounded_gaussian(1.5 * 2.0**25).fill(b, second, threads)
+    sampler.fill(a, first)
+    sampler.fill(b, second, threads)
     assert np.array_equal(a, b)
     assert first.state() == second.state()
-    assert first.state()["position"] == 8 * size
+    spans, rest = divmod(size, SPAN)
+    assert first.state()["position"] == 8 * (spans * sampler.words_of(SPAN) + sampler.words_of(rest))
 
 
 def test_a_seed_gives_these_numbers() -> None:
     out = np.empty(100_000, dtype="<i8")
     rounded_gaussian(2.0**30).fill(out, stream(7))
-    assert hashlib.sha256(out.tobytes()).hexdigest()[:16] == "4bc88e61c48dc0c2"
+    assert hashlib.sha256(out.tobytes()).hexdigest()[:16] == "b58161b2f51e7e68"
+
+
+@pytest.mark.parametrize("looks", [1, 8])
+def test_second_looks_for_which_no_word_is_left_look_elsewhere(
+    looks: int, uniform_on_unit: Callable[..., bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With next to no spare words second looks come from a key of their own; the law is the same."""
+    sampler, places, branch = TwoSidedGeometric(44), [], Keystream.branch
+    monkeypatch.setattr(sampler, "_spare", lambda size: 4 * looks)
+    monkeypatch.setattr(Keystream, "branch", lambda *args: (places.append(args[2]), branch(*args))[1])
+    out = np.empty(300_000, dtype=np.int64)
+    sampler.fill(out, stream(14))
+    assert len(places) == len(set(places)) == -(-out.size // CHUNK)
+    assert uniform_on_unit(stats.laplace.cdf((out + 0.5) * 2.0**-44))
 
 
 def test_calls_do_not_share_the_words_of_second_looks() -> None:

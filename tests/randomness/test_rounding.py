@@ -64,7 +64,7 @@ def test_a_sum_falls_into_the_cell_that_rational_arithmetic_says(
 @given(st.integers(-(12 << 44), 12 << 44), words, scales)
 def test_a_row_falls_into_the_cell_that_rational_arithmetic_says(k: int, word: int, std: float) -> None:
     cells = np.array([[k]])
-    _round_rows(cells, np.array([[word]]), np.array([std * 2.0**-44]))
+    _round_rows(cells, np.array([[word]]), np.array([std * 2.0**-44]), 0.0, 0.5)
     assert is_cell_of(int(cells[0, 0]), noise_of(k, word, std, 0.0))
 
 
@@ -127,9 +127,14 @@ def test_a_row_that_owes_nothing_gets_nothing() -> None:
 @pytest.mark.parametrize("rows", [0, 1, 3, 5000])
 @pytest.mark.parametrize("dim", [1, 16])
 def test_shapes_and_bytes(rows: int, dim: int) -> None:
-    one = stream(8)
-    assert rounded_gaussian_rows(np.full(rows, 10.0), dim, one).shape == (rows, dim)
-    assert one.state()["position"] == 16 * rows * dim
+    """What is drawn and used depends on the shape alone."""
+    one, other = stream(8), stream(8)
+    first = rounded_gaussian_rows(np.full(rows, 10.0), dim, one)
+    assert first.shape == (rows, dim)
+    assert np.array_equal(first, rounded_gaussian_rows(np.full(rows, 10.0), dim, other))
+    rounded_gaussian_rows(np.full(rows, 1e9), dim, one)
+    rounded_gaussian_rows(np.zeros(rows), dim, other)
+    assert one.state() == other.state()
 
 
 # The tail

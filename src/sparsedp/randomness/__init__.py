@@ -5,9 +5,11 @@ from sparsedp.randomness.discrete import discrete_gaussian, discrete_laplace
 from sparsedp.randomness.lattice import lattice_of, release_on_lattice, unit_gaussian
 from sparsedp.randomness.positions import bernoulli_positions
 from sparsedp.randomness.rounding import (
+    geometric,
     noise_lattice,
     round_exponential,
     round_gaussian,
+    round_gumbel,
     round_laplace,
     rounded_gaussian_rows,
     rounded_gaussian_tail,
@@ -24,12 +26,14 @@ __all__ = [
     "bernoulli_positions",
     "discrete_gaussian",
     "discrete_laplace",
+    "geometric",
     "grid_of",
     "lattice_of",
     "noise_lattice",
     "release_on_lattice",
     "round_exponential",
     "round_gaussian",
+    "round_gumbel",
     "round_laplace",
     "rounded_gaussian",
     "rounded_gaussian_rows",

@@ -53,7 +53,7 @@ _SECOND_LOOK = (1 << _COLUMN_BITS) - 1
 _WIDE_COLUMN_BITS = 12
 _WORDS_A_LOOK = 4
 _ASIDE_BITS = 40
-"""Each byte of the keystream has 2^40 bytes of its own beside it for second looks."""
+"""Each byte of the keystream has 2^40 bytes of its own beside it."""
 
 
 class CellSampler:
@@ -76,41 +76,82 @@ class CellSampler:
         inner = np.flatnonzero(self.rectangles)
         weights[inner] = self.rectangles[inner]
         weights[_SECOND_LOOK] = (1 << _CELL_BITS) - weights.sum()
+        self.second_looks = float(weights[_SECOND_LOOK]) * 2.0**-_CELL_BITS
         self.thresholds, self.cells = alias_columns(weights, _THRESHOLD_BITS)
         self.wide_columns = wide_alias_columns(self.tops - self.rectangles, _WIDE_COLUMN_BITS)
 
     def fill(self, out: I64, stream: Stream, threads: int = 1) -> None:
         """Fill a flat contiguous array.
 
-        Guarantee: the values are a function of the stream's state and of ``out.size``, not of the number of
-        threads; 8 bytes of the stream are used for each.
+        Guarantee: the values, and how far the stream moves, are functions of the stream's state and of
+        ``out.size``, not of the number of threads.
         """
+        if out.size <= CHUNK:
+            self.fill_chunk(out, stream.keystream)
+            return
 
-        def draw(begin: int, end: int, words: SpanWords) -> None:
+        def draw(begin: int, end: int, keystream: Keystream) -> None:
             for at in range(begin, end, CHUNK):
-                self.fill_chunk(out[at : min(at + CHUNK, end)], words)
+                self.fill_chunk(out[at : min(at + CHUNK, end)], keystream)
 
-        over_spans(out.size, draw, stream.keystream, threads)
+        self.over_spans(out.size, draw, stream.keystream, threads)
 
-    def fill_chunk(self, out: I64, words: SpanWords) -> None:
-        """The next draws of a span, at most ``CHUNK`` of them."""
-        words.fill(out)
+    def over_spans(
+        self, size: int, draw: Callable[[int, int, Keystream], None], keystream: Keystream, threads: int
+    ) -> None:
+        """``draw(begin, end, keystream)`` for each span of ``range(size)``, by at most so many threads."""
+        spans = [(begin, min(begin + SPAN, size)) for begin in range(0, size, SPAN)]
+        if threads <= 1 or len(spans) <= 1:
+            for begin, end in spans:
+                draw(begin, end, keystream)
+            return
+        readers = [keystream.reserve(self.words_of(end - begin) * 8) for begin, end in spans]
+        with ThreadPoolExecutor(min(threads, len(spans))) as pool:
+            list(pool.map(draw, *zip(*spans, strict=True), readers))
+
+    def words_of(self, size: int) -> int:
+        """How many words of a keystream ``size`` draws in one span use."""
+        whole, rest = divmod(size, CHUNK)
+        chunks = whole * (CHUNK + self._spare(CHUNK))
+        return chunks + (rest + self._spare(rest) if rest else 0)
+
+    def fill_chunk(self, out: I64, keystream: Keystream) -> None:
+        """The next draws, at most ``CHUNK`` of them.
+
+        A word for each; then spare words for second looks, always as many; should they not suffice, more from a
+        key of their own, at a place given by that of the first word.
+        """
+        if not out.size:
+            return
+        start = _fill(keystream, out)
+        words = np.empty(self._spare(out.size), dtype=np.uint64)
+        _fill(keystream, words)
         again = np.empty(out.size, dtype=np.int64)
         pending = again[: _first_look(out, self.thresholds, self.cells, self.cell_bits, again)]
-        while pending.size:
-            done = _second_look(
-                pending,
-                words.for_second_looks(pending.size),
-                *self.wide_columns,
-                self.tops,
-                self.rectangles,
-                self.cell_bits,
-                self.peak,
-                1.0 / self.scale,
-                self.bell,
-                out,
-            )
-            pending = pending[done:]
+        pending = pending[self._second_look(pending, words, out) :]
+        if pending.size:
+            aside = keystream.branch("second looks", start << _ASIDE_BITS)
+            while pending.size:
+                _fill(aside, words)
+                pending = pending[self._second_look(pending, words, out) :]
+
+    def _second_look(self, pending: I64, words: U64, out: I64) -> int:
+        return _second_look(
+            pending,
+            words,
+            *self.wide_columns,
+            self.tops,
+            self.rectangles,
+            self.cell_bits,
+            self.peak,
+            1.0 / self.scale,
+            self.bell,
+            out,
+        )
+
+    def _spare(self, size: int) -> int:
+        """Half as much again as second looks need on average, and a few."""
+        return int(1.5 * 2 * _WORDS_A_LOOK * self.second_looks * size) + 16 * _WORDS_A_LOOK
 
 
 class RoundedGaussian(CellSampler):
@@ -166,46 +207,12 @@ def two_sided_geometric(scale_bits: int) -> TwoSidedGeometric:
     return TwoSidedGeometric(scale_bits)
 
 
-class SpanWords:
-    """The words of one span, and beside them fresh ones for second looks.
-
-    These come from a key of their own, at a place given by the span's: a call always uses the same bytes.
-    """
-
-    def __init__(self, keystream: Keystream) -> None:
-        self._keystream = keystream
-        self._start: int | None = None
-        self._aside: Keystream | None = None
-
-    def fill(self, out: I64) -> None:
-        """The next words."""
-        start = self._keystream.fill(out.data)
-        self._start = start if self._start is None else self._start
-        if sys.byteorder == "big":
-            out.byteswap(inplace=True)
-
-    def for_second_looks(self, pending: int) -> U64:
-        """Fresh words: nearly always enough for ``pending`` draws, which need two looks each on average."""
-        if self._aside is None:
-            assert self._start is not None
-            self._aside = self._keystream.branch("second look", self._start << _ASIDE_BITS)
-        words = np.empty(_WORDS_A_LOOK * (5 * pending // 2 + 16), dtype=np.uint64)
-        self._aside.fill(words.data)
-        return words if sys.byteorder == "little" else words.byteswap()
-
-
-def over_spans(
-    size: int, draw: Callable[[int, int, SpanWords], None], keystream: Keystream, threads: int
-) -> None:
-    """``draw(begin, end, words)`` for each span of ``range(size)``, by at most so many threads."""
-    spans = [(begin, min(begin + SPAN, size)) for begin in range(0, size, SPAN)]
-    if threads <= 1 or len(spans) <= 1:
-        for begin, end in spans:
-            draw(begin, end, SpanWords(keystream))
-        return
-    readers = [SpanWords(keystream.reserve(8 * (end - begin))) for begin, end in spans]
-    with ThreadPoolExecutor(min(threads, len(spans))) as pool:
-        list(pool.map(draw, *zip(*spans, strict=True), readers))
+def _fill(keystream: Keystream, words: I64 | U64) -> int:
+    """The next words, the same on every machine; the place of the first."""
+    start = keystream.fill(words.data)
+    if sys.byteorder == "big":
+        words.byteswap(inplace=True)
+    return start
 
 
 @compiled

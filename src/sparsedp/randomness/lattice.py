@@ -13,14 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparsedp.compiled import compiled
-from sparsedp.randomness.cells import (
-    CHUNK,
-    LARGEST_STD,
-    SMALLEST_STD,
-    SpanWords,
-    over_spans,
-    rounded_gaussian,
-)
+from sparsedp.randomness.cells import CHUNK, LARGEST_STD, SMALLEST_STD, rounded_gaussian
+from sparsedp.randomness.keystream import Keystream
 from sparsedp.randomness.stream import Size, Stream
 
 I64 = NDArray[np.int64]
@@ -79,18 +73,18 @@ def release_on_lattice(
         raise ValueError(f"divisor: must be positive and finite, got {divisor}")
     sampler = rounded_gaussian(std / lattice)
 
-    def draw(begin: int, end: int, words: SpanWords) -> None:
+    def draw(begin: int, end: int, keystream: Keystream) -> None:
         cells = np.empty(min(CHUNK, end - begin), dtype=np.int64)
         for at in range(begin, end, CHUNK):
             stop = min(at + CHUNK, end)
             noise = cells[: stop - at]
-            sampler.fill_chunk(noise, words)
+            sampler.fill_chunk(noise, keystream)
             if sums is None:
                 _release_noise(out[at:stop], noise, lattice / divisor)
             else:
                 _release_sums(out[at:stop], sums[at:stop], noise, 1.0 / lattice, lattice / divisor)
 
-    over_spans(out.size, draw, stream.keystream, threads)
+    sampler.over_spans(out.size, draw, stream.keystream, threads)
 
 
 def check_lattice(lattice: float) -> float:

@@ -60,6 +60,40 @@ def round_exponential(values: ArrayLike, *, scale: float, lattice: float, stream
     return _round(values, scale, lattice, stream, two_sided_geometric(_FINE_BITS), 0.5, one_sided=True)
 
 
+def round_gumbel(values: ArrayLike, *, scale: float, lattice: float, stream: Stream) -> I64:
+    """``round((values + Gumbel(scale)) / lattice)``, noise of its own on every value.
+
+    Guarantee: the noise is a continuous Gumbel number, off by at most 2^-46 of its scale: the probability to
+    pass a given integer is right to a relative 2^-45. For choosing the largest, not for release.
+    """
+    given, flat, factor = _checked(values, scale, lattice)
+    cells = np.empty(flat.size, dtype=np.int64)
+    _add_cells(flat, stream.gumbel(flat.size), 1.0 / lattice, factor, cells)
+    return cells.reshape(given.shape)
+
+
+def geometric(log_fail: F64, stream: Stream) -> I64:
+    """How many tosses of a coin fail before one succeeds; coin n fails with probability ``exp(log_fail[n])``.
+
+    Guarantee: every number has its probability to a relative 2^-40. Numbers beyond 2^62 are cut to that.
+    Proof: ``floor(E / -log_fail)`` with E exponential. Beyond a mean of 2^40 all but the upper bits are even.
+    """
+    with np.errstate(divide="ignore"):
+        means = np.minimum(-1.0 / np.asarray(log_fail, dtype=np.float64), 2.0**100)
+    shift = np.maximum(np.frexp(means)[1] - 40, 0)
+    cells = np.empty((means.size, 1), dtype=np.int64)
+    two_sided_geometric(_FINE_BITS).fill(cells.reshape(-1), stream)
+    cells ^= cells >> 63
+    spread = stream.uint64(means.size).view(np.int64).reshape(-1, 1)
+    _round_rows(cells, spread, np.ldexp(means, -shift - _FINE_BITS), 0.5, 0.0)
+    upper = cells.reshape(-1)
+    low = (stream.uint64(means.size) & ((np.uint64(1) << shift.astype(np.uint64)) - np.uint64(1))).view(
+        np.int64
+    )
+    fits = np.ldexp(upper.astype(np.float64) + 1.0, shift) <= 2.0**62
+    return np.where(fits, (upper << np.where(fits, shift, 0)) | low, np.int64(2**62))
+
+
 def rounded_gaussian_rows(std_cells: F64, dim: int, stream: Stream) -> I64:
     """Integers, ``dim`` a row, those of row n with the law of a rounded Gaussian of ``std_cells[n]``.
 
@@ -76,7 +110,7 @@ def rounded_gaussian_rows(std_cells: F64, dim: int, stream: Stream) -> I64:
         part = cells[begin : begin + rows]
         sampler.fill(part.reshape(-1), stream)
         spread = stream.uint64(part.size).view(np.int64).reshape(part.shape)
-        _round_rows(part, spread, scale[begin : begin + rows])
+        _round_rows(part, spread, scale[begin : begin + rows], 0.0, 0.5)
     return cells
 
 
@@ -119,14 +153,7 @@ def _round(
     *,
     one_sided: bool,
 ) -> I64:
-    given = np.ascontiguousarray(values, dtype=np.float64)
-    flat, factor = given.reshape(-1), float(scale) / lattice
-    if not (0.0 < factor <= LARGEST_SCALE and math.frexp(lattice)[0] == 0.5):
-        raise ValueError(
-            f"lattice: must be a power of two and at least scale / 2^46, got {lattice} for {scale}"
-        )
-    if flat.size and not np.abs(flat).max() <= _LARGEST_CELL * lattice:
-        raise ValueError(f"values: must be finite and at most 2^61 cells of the lattice {lattice}")
+    given, flat, factor = _checked(values, scale, lattice)
     out = np.empty(flat.size, dtype=np.int64)
     for begin in range(0, flat.size, CHUNK):
         part = out[begin : begin + CHUNK]
@@ -138,6 +165,29 @@ def _round(
             part, spread, flat[begin : begin + CHUNK], 1.0 / lattice, factor * 2.0**-_FINE_BITS, centre
         )
     return out.reshape(given.shape)
+
+
+def _checked(values: ArrayLike, scale: float, lattice: float) -> tuple[F64, F64, float]:
+    """The values as they are and as a vector, and the scale in cells."""
+    given = np.asarray(values, dtype=np.float64, order="C")
+    flat, factor = given.reshape(-1), float(scale) / lattice
+    if not (0.0 < factor <= LARGEST_SCALE and math.frexp(lattice)[0] == 0.5):
+        raise ValueError(
+            f"lattice: must be a power of two and at least scale / 2^46, got {lattice} for {scale}"
+        )
+    if flat.size and not np.abs(flat).max() <= _LARGEST_CELL * lattice:
+        raise ValueError(f"values: must be finite and at most 2^61 cells of the lattice {lattice}")
+    return given, flat, factor
+
+
+@compiled
+def _add_cells(values: F64, noise: F64, per_cell: float, factor: float, out: I64) -> None:
+    """``round(values / lattice + factor noise)``, the whole parts added as integers."""
+    for i in range(out.size):
+        value, more = values[i] * per_cell, noise[i] * factor
+        whole, whole_more = np.rint(value), np.rint(more)
+        rest = np.floor((value - whole) + (more - whole_more) + 0.5)
+        out[i] = np.int64(whole) + np.int64(whole_more) + np.int64(rest)
 
 
 @compiled
@@ -153,13 +203,14 @@ def _round_values(
 
 
 @compiled
-def _round_rows(cells: I64, spread: I64, factors: F64) -> None:
+def _round_rows(cells: I64, spread: I64, factors: F64, centre: float, up: float) -> None:
+    """``floor(factor (cell + centre + u) + up)``, one factor a row."""
     for n in range(cells.shape[0]):
         factor = factors[n]
         head = _upper_half(factor)
         for c in range(cells.shape[1]):
-            noise, rest = _scaled(np.float64(cells[n, c]), spread[n, c], factor, head)
-            cells[n, c] = np.int64(noise) + np.int64(np.floor(rest + 0.5))
+            noise, rest = _scaled(np.float64(cells[n, c]) + centre, spread[n, c], factor, head)
+            cells[n, c] = np.int64(noise) + np.int64(np.floor(rest + up))
 
 
 @compiled
