@@ -134,7 +134,7 @@ def test_audit_of_one_round(stream):
 
         return repeated(once, lambda found: float(found.size > 0 and found[0] == 3))
 
-    options = {"runs": 3_000, "delta": 0.0, "claimed": 2.0, "stream": stream}
+    options = {"runs": 6_000, "delta": 0.0, "claimed": 2.0, "stream": stream}
     right = audit(mechanism(1.0), pair, **options)
     assert not right.refuted
     assert right.lower_bound > 0.2

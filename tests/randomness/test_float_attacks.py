@@ -1,4 +1,4 @@
-"""What the low bits of a noisy sum give away: three attacks on earlier forms, which must fail on the lattice.
+"""What the low bits of a noisy sum give away: attacks on broken forms, which must fail on the lattice.
 
 The broken forms live here alone. Each attack is run on them first: an attack that cannot succeed proves
 nothing. Error rates: every test of the new form below 1e-8.
@@ -11,7 +11,14 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from sparsedp.randomness import NoiseSource, Stream, lattice_of, release_on_lattice
+from sparsedp.randomness import (
+    NoiseSource,
+    Stream,
+    lattice_of,
+    noise_lattice,
+    release_on_lattice,
+    round_gaussian,
+)
 
 F32 = NDArray[np.float32]
 GRID = 2.0**-16
@@ -46,6 +53,36 @@ def released(sums: NDArray[np.float64], seed: int) -> F32:
 
 def fits(hits: int, trials: int, probability: float) -> bool:
     return bool(stats.binomtest(hits, trials, probability).pvalue > FALSE_ALARM)
+
+
+# 0. Plain addition in floating point
+
+
+def finer_than(lattice: float, outputs: NDArray[np.floating], radius: float) -> float:
+    """How often an output lies near zero but off the lattice."""
+    steps = outputs / lattice
+    return float(np.mean((np.abs(outputs) < radius) & (steps != np.rint(steps))))
+
+
+@pytest.mark.parametrize(("kind", "bits"), [(np.float64, 53), (np.float32, 24)])
+def test_plain_addition_gives_the_data_away_and_the_lattice_does_not(kind: type, bits: int) -> None:
+    """0 against C: near zero, C + noise reaches only multiples of C 2^-bits, plain noise reaches more.
+
+    The event never happens under C, so its probability under 0 is a lower bound on delta at every epsilon.
+    """
+    words = stream(11)
+    radii = np.sqrt(-2.0 * np.log(words.uniform(100_000)))
+    noise = (radii * np.cos(2.0 * np.pi * words.uniform(100_000))).astype(kind)
+    clip, lattice = kind(1.0), 2.0**-bits
+    assert finer_than(lattice, clip + noise, 0.5) == 0.0
+    assert finer_than(lattice, kind(0.0) + noise, 0.5) > 0.25
+
+    public = noise_lattice(1.0)
+    for value, seed in ((0.0, 12), (1.0, 13)):
+        cells = round_gaussian(np.full(100_000, value), std=1.0, lattice=public, stream=stream(seed))
+        assert finer_than(public, public * cells, 100.0) == 0.0
+        for width in (1, 4, 8):
+            assert fits(int(np.count_nonzero(cells % 2**width == 0)), 100_000, 2.0**-width)
 
 
 # 1. The lattice: sums added onto the noise in float32

@@ -1,7 +1,6 @@
 """Noise sources: cryptographic, OS-seeded and therefore private by default; seeded only on request."""
 
 from sparsedp.randomness.cells import RoundedGaussian, rounded_gaussian
-from sparsedp.randomness.discrete import discrete_gaussian, discrete_laplace
 from sparsedp.randomness.lattice import lattice_of, release_on_lattice, unit_gaussian
 from sparsedp.randomness.positions import bernoulli_positions
 from sparsedp.randomness.rounding import (
@@ -14,7 +13,7 @@ from sparsedp.randomness.rounding import (
     rounded_gaussian_rows,
     rounded_gaussian_tail,
 )
-from sparsedp.randomness.secure_gaussian import add_gaussian, grid_of
+from sparsedp.randomness.secure_gaussian import grid_of
 from sparsedp.randomness.source import NoiseSource
 from sparsedp.randomness.stream import Stream
 
@@ -22,10 +21,7 @@ __all__ = [
     "NoiseSource",
     "RoundedGaussian",
     "Stream",
-    "add_gaussian",
     "bernoulli_positions",
-    "discrete_gaussian",
-    "discrete_laplace",
     "geometric",
     "grid_of",
     "lattice_of",

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparsedp.compiled import compiled
-from sparsedp.randomness.cells import rounded_gaussian
+from sparsedp.randomness.cells import CHUNK, rounded_gaussian
 from sparsedp.randomness.keystream import Keystream
 
 Size = int | tuple[int, ...]
@@ -73,9 +73,12 @@ class Stream:
         For public randomness and simulations. Where data and noise meet, see ``round_gaussian``.
         """
         shape = shape_of(size)
-        cells = np.empty(math.prod(shape), dtype=np.int64)
+        values = np.empty(math.prod(shape))
+        cells = values.view(np.int64)
         rounded_gaussian(2.0**_NORMAL_BITS).fill(cells, self)
-        return np.ldexp(cells.astype(np.float64), -_NORMAL_BITS).reshape(shape)
+        for begin in range(0, values.size, CHUNK):
+            values[begin : begin + CHUNK] = cells[begin : begin + CHUNK] * 2.0**-_NORMAL_BITS
+        return values.reshape(shape)
 
     def exponential(self, size: Size) -> NDArray[np.float64]:
         """Standard exponentials (mean 1), from 128 bits each.
