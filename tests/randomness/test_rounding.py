@@ -15,17 +15,29 @@ from scipy import special, stats
 from sparsedp.randomness import (
     NoiseSource,
     Stream,
+    geometric,
     noise_lattice,
     round_exponential,
     round_gaussian,
+    round_gumbel,
     round_laplace,
     rounded_gaussian_rows,
     rounded_gaussian_tail,
 )
 from sparsedp.randomness.rounding import LARGEST_SCALE, _round_rows, _round_values
 
-ROUNDINGS = {"gaussian": round_gaussian, "laplace": round_laplace, "exponential": round_exponential}
-LAWS = {"gaussian": stats.norm, "laplace": stats.laplace, "exponential": stats.expon}
+ROUNDINGS = {
+    "gaussian": round_gaussian,
+    "laplace": round_laplace,
+    "exponential": round_exponential,
+    "gumbel": round_gumbel,
+}
+LAWS = {
+    "gaussian": stats.norm,
+    "laplace": stats.laplace,
+    "exponential": stats.expon,
+    "gumbel": stats.gumbel_r,
+}
 
 
 def stream(seed: int) -> Stream:
@@ -156,6 +168,35 @@ def test_the_tail_has_fine_low_bits_and_starts_at_its_edge(agrees: Callable[...,
     assert agrees(np.bincount(drawn & 63, minlength=64), np.full(64, 1 / 64))
     # Near the edge the probabilities fall by exp(-5 m / s): nearly even over the first cells.
     assert drawn.min() - 5 * 2**22 < 100
+
+
+# Coins
+
+
+@pytest.mark.parametrize("p", [0.9, 0.3, 0.02])
+def test_failures_before_a_success(p: float, agrees: Callable[..., bool]) -> None:
+    drawn = geometric(np.full(300_000, math.log1p(-p)), stream(11))
+    counts = np.bincount(np.minimum(drawn, 400), minlength=401)
+    k = np.arange(400)
+    for factor in (1.0, 1.02):
+        law = factor * p * (1 - factor * p) ** k if factor * p < 1 else np.zeros(400)
+        assert agrees(counts, np.append(law, 1 - law.sum())) is (factor == 1.0)
+
+
+@pytest.mark.parametrize("bits", [20, 39, 45, 58])
+def test_long_runs_of_failures(
+    bits: int, agrees: Callable[..., bool], uniform_on_unit: Callable[..., bool]
+) -> None:
+    """The mean is 2^bits tosses: the law of its upper bits, and even lower bits."""
+    drawn = geometric(np.full(200_000, -(2.0**-bits)), stream(12))
+    assert uniform_on_unit(np.exp(-(drawn * 2.0**-bits)))
+    assert not uniform_on_unit(np.exp(-(drawn * 1.03 * 2.0**-bits)))
+    assert agrees(np.bincount(drawn & 63, minlength=64), np.full(64, 1 / 64))
+
+
+def test_a_coin_that_never_succeeds_and_one_that_always_does() -> None:
+    drawn = geometric(np.array([-0.0, -1e-300, -math.inf, -800.0]), stream(13))
+    assert drawn.tolist() == [2**62, 2**62, 0, 0]
 
 
 # What is refused

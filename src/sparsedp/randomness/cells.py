@@ -57,10 +57,11 @@ _ASIDE_BITS = 40
 
 
 class CellSampler:
-    """Integers k with P(k) proportional to a bell, exp(-(k / scale)^2 / 2), or to a peak that falls off evenly.
+    """Integers k with the probabilities of a bell, or of a peak that falls off evenly to both sides.
 
-    The latter is exp(-k / scale) for k >= 0 and the same again for -1 - k: a sign and a geometric number.
-    ``mass`` is the probability of k = 0.
+    The bell is ``mass exp(-x^2 / 2) (1 + (x^2 - 1) / (24 scale^2))`` with x = k / scale: the integral of a
+    density over k +- 1/2, to a relative x^4 / scale^4 / 1000. The peak is ``mass exp(-k / scale)`` for k >= 0
+    and the same again for -1 - k: a sign and a geometric number.
     """
 
     def __init__(self, scale: float, cell_bits: int, *, bell: bool, reach: float, mass: float) -> None:
@@ -68,8 +69,11 @@ class CellSampler:
         width = math.ldexp(1.0, cell_bits) / scale
         edges = width * np.arange(math.ceil(reach / width) + 1)
         self.peak = math.ldexp(mass, _CELL_BITS + 1 + cell_bits)
-        """The probability of k = 0, as a height in units of 2^-(25 + cell_bits)."""
-        heights = self.peak * np.exp(-0.5 * edges**2 if bell else -edges)
+        """``mass`` as a height in units of 2^-(25 + cell_bits)."""
+        self.curvature = 1.0 / (24.0 * scale**2)
+        heights = self.peak * (
+            np.exp(-0.5 * edges**2) * (1.0 + self.curvature * (edges**2 - 1.0)) if bell else np.exp(-edges)
+        )
         self.tops: F64 = heights[:-1]
         self.rectangles: F64 = np.floor(heights[1:] * (1.0 - 2.0**-45))
         weights = np.zeros(1 << _COLUMN_BITS, dtype=np.int64)
@@ -145,6 +149,7 @@ class CellSampler:
             self.cell_bits,
             self.peak,
             1.0 / self.scale,
+            self.curvature,
             self.bell,
             out,
         )
@@ -157,11 +162,11 @@ class CellSampler:
 class RoundedGaussian(CellSampler):
     """Integers Z with P(Z = k) = Phi((k + 1/2) / s) - Phi((k - 1/2) / s), where s is ``std_cells``.
 
-    Guarantee: every integer within 11.5 s of zero has its probability to a relative 2^-40; none beyond (mass
+    Guarantee: every integer within 11.5 s of zero has its probability to a relative 2^-44; none beyond (mass
     2^-99) is ever drawn.
-    Error, relative to the probability of one integer: the density at k stands for the mean over k +- 1/2,
-    (k/s)^2 / (24 s^2) < 2^-41.5 since s >= 2^22; the exponential and its argument in float64, 2^-45; the
-    weights of second looks, 2^-48; a uniform of 53 bits, 2^-53.
+    Error, relative to the probability of one integer: what the bell leaves out, 2^-80 since s >= 2^22; the
+    exponential and its argument in float64, 2^-46; the weights of second looks, 2^-45; a uniform of 53 bits,
+    2^-53.
     """
 
     def __init__(self, std_cells: float) -> None:
@@ -180,8 +185,8 @@ class RoundedGaussian(CellSampler):
 class TwoSidedGeometric(CellSampler):
     """Integers k with P(k) = P(-1 - k) = (1 - q) q^k / 2 for k >= 0, where q = exp(-2^-``scale_bits``).
 
-    Guarantee: every k within 64 of its scale has its probability to a relative 2^-40; none beyond (mass
-    2^-92) is ever drawn. Error: float64's exponential, 2^-45; the weights of second looks, 2^-48.
+    Guarantee: every k within 64 of its scale has its probability to a relative 2^-44; none beyond (mass
+    2^-92) is ever drawn. Error: float64's exponential, 2^-51; the weights of second looks, 2^-48.
     """
 
     def __init__(self, scale_bits: int) -> None:
@@ -248,6 +253,7 @@ def _second_look(
     cell_bits: int,
     peak: float,
     per_scale: float,
+    curvature: float,
     bell: bool,
     out: I64,
 ) -> int:
@@ -270,7 +276,7 @@ def _second_look(
             sign = word >> np.int64(63)
             if bell:
                 x = np.float64(k ^ sign) * per_scale
-                height = peak * np.exp(-0.5 * x * x)
+                height = peak * np.exp(-0.5 * x * x) * (1.0 + curvature * (x * x - 1.0))
             else:
                 height = peak * np.exp(-np.float64(k) * per_scale)
             at += _WORDS_A_LOOK
