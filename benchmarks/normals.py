@@ -1,8 +1,10 @@
-"""Secure float32 normals against torch.randn: AES-256-CTR and Box-Muller in bulk, into an existing tensor.
+"""Gaussian noise for a step against torch.randn: lattice noise from AES-256-CTR, into existing arrays.
 
     python benchmarks/normals.py [--json]
 
-The ratio is the rate of ``normal_`` over that of ``torch.randn``, interleaved, medians of rounds.
+"integers" is the sampler alone, "released" a whole release: float64 sums rounded to the lattice, noise in whole
+cells added, divided, written as float32. The ratio is the rate of a release over that of ``torch.randn``; all are
+interleaved, medians of rounds.
 """
 
 from __future__ import annotations
@@ -11,44 +13,44 @@ import argparse
 import json
 from typing import Any
 
+import numpy as np
 import torch
 from timing import interleaved
 
-from sparsedp.randomness import NoiseSource
-from sparsedp.randomness.torch_normals import normal_
+from sparsedp.randomness import NoiseSource, lattice_of, release_on_lattice, rounded_gaussian
 
 SIZES = (1_400_000, 16_000_000)
 THREADS = (1, 2)
+STD = 1.1
 
 
 def run(numbers_per_case: int = 60_000_000) -> dict[str, Any]:
-    stream = NoiseSource().noise
     before = torch.get_num_threads()
-    rows = []
     try:
-        for size in SIZES:
-            out = torch.empty(size)
-            for threads in THREADS:
-                torch.set_num_threads(threads)
-                seconds = interleaved(
-                    {
-                        "ours": lambda o=out: normal_(o, stream),
-                        "randn": lambda o=out: torch.randn(o.shape, out=o),
-                    },
-                    rounds=max(5, numbers_per_case // size),
-                )
-                rows.append(
-                    {
-                        "size": size,
-                        "threads": threads,
-                        "torch.randn, millions a second": size / seconds["randn"] / 1e6,
-                        "secure, millions a second": size / seconds["ours"] / 1e6,
-                        "ratio": seconds["randn"] / seconds["ours"],
-                    }
-                )
+        cases = [(size, threads) for size in SIZES for threads in THREADS]
+        return {"normals": [_rates(*case, rounds=max(5, numbers_per_case // case[0])) for case in cases]}
     finally:
         torch.set_num_threads(before)
-    return {"normals": rows}
+
+
+def _rates(size: int, threads: int, rounds: int) -> dict[str, Any]:
+    torch.set_num_threads(threads)
+    stream = NoiseSource().noise
+    lattice = lattice_of(std=STD, sensitivity=1.0, coordinates=size)
+    options = {"lattice": lattice, "std": STD, "divisor": 1024.0, "stream": stream, "threads": threads}
+    sampler = rounded_gaussian(STD / lattice)
+    cells, out = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.float32)
+    sums, randn = np.zeros(size), torch.empty(size)
+    seconds = interleaved(
+        {
+            "integers": lambda: sampler.fill(cells, stream, threads),
+            "released": lambda: release_on_lattice(out, sums, **options),
+            "torch.randn": lambda: torch.randn(randn.shape, out=randn),
+        },
+        rounds,
+    )
+    rates = {f"{name}, millions a second": size / each / 1e6 for name, each in seconds.items()}
+    return {"size": size, "threads": threads, **rates, "ratio": seconds["torch.randn"] / seconds["released"]}
 
 
 def main() -> None:
@@ -61,10 +63,15 @@ def main() -> None:
     if arguments.json:
         print(json.dumps(result, indent=2))
         return
-    print(f"{'numbers':>12} {'threads':>8} {'torch.randn M/s':>16} {'secure M/s':>12} {'ratio':>7}")
+    print(
+        f"{'numbers':>12} {'threads':>8} {'torch.randn M/s':>16} {'integers M/s':>13} {'released M/s':>13} ratio"
+    )
     for row in result["normals"]:
-        randn, ours = row["torch.randn, millions a second"], row["secure, millions a second"]
-        print(f"{row['size']:>12,} {row['threads']:>8} {randn:>16.0f} {ours:>12.0f} {row['ratio']:>7.2f}")
+        rates = [row[f"{name}, millions a second"] for name in ("torch.randn", "integers", "released")]
+        print(
+            f"{row['size']:>12,} {row['threads']:>8} {rates[0]:>16.0f} {rates[1]:>13.0f} {rates[2]:>13.0f} "
+            f"{row['ratio']:>5.2f}"
+        )
 
 
 if __name__ == "__main__":

@@ -100,7 +100,7 @@ def test_one_more_example_moves_each_mean_by_at_most_l_over_m(monkeypatch: pytes
                 np.zeros(30),
                 level,
                 schedule=_schedule([level], size, 1.0),
-                source=NoiseSource(4),
+                source=NoiseSource(9),
             )
         moves = [np.linalg.norm(a[0].dense() - b[0].dense()) for a, b in zip(seen[:4], seen[4:], strict=True)]
         half = 2**level

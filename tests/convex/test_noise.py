@@ -5,7 +5,7 @@ from scipy import stats
 from sparsedp.accounting import analytic_gaussian_sigma
 from sparsedp.convex.noise import GaussianNoise, LaplaceNoise
 from sparsedp.convex.projection_mean import ball_risk, project, threshold_risk
-from sparsedp.randomness import NoiseSource, grid_of
+from sparsedp.randomness import NoiseSource, noise_lattice
 
 FALSE_ALARM = 1e-9
 BOTH = pytest.mark.parametrize(
@@ -20,7 +20,7 @@ def test_law_of_the_noise_and_not_a_wrong_scale(noise, law):
     drawn = noise.add(np.full(400_000, 3.0), NoiseSource(seed=1).noise) - 3.0  # more than one chunk
     assert stats.kstest(drawn, law.cdf).pvalue > FALSE_ALARM
     assert stats.kstest(drawn * 1.03, law.cdf).pvalue < FALSE_ALARM
-    assert np.array_equal(np.rint(drawn / grid_of(0.7)), drawn / grid_of(0.7))
+    assert np.array_equal(np.rint(drawn / noise_lattice(0.7)), drawn / noise_lattice(0.7))
     assert abs(np.corrcoef(drawn[:-1], drawn[1:])[0, 1]) < 0.01
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from sparsedp.convex.sparse_projection import SparseVector, project_noisy
-from sparsedp.mechanisms import project_l1_ball
-from sparsedp.randomness import NoiseSource, add_gaussian, grid_of
+from sparsedp.mechanisms import gaussian, project_l1_ball
+from sparsedp.randomness import NoiseSource, noise_lattice
 
 FALSE_ALARM = 1e-9
 VECTOR = SparseVector(np.array([1, 4, 30]), np.array([0.6, -0.5, 0.4]), 60)
@@ -34,7 +34,7 @@ def _sparse_runs(std: float, radius: float, runs: int, seed: int) -> list[np.nda
 
 def _dense_runs(std: float, radius: float, runs: int, seed: int) -> list[np.ndarray]:
     stream, x = NoiseSource(seed).noise, VECTOR.dense()
-    return [project_l1_ball(add_gaussian(x, std, stream), radius) for _ in range(runs)]
+    return [project_l1_ball(gaussian(x, std=std, stream=stream), radius) for _ in range(runs)]
 
 
 @pytest.mark.parametrize(("std", "radius"), [(0.3, 1.0), (0.02, 1.2), (0.1, 3.0), (1.0, 0.1)])
@@ -85,11 +85,12 @@ def test_answers_lie_in_the_ball(size: int, std: float, radius: float, seed: int
         assert np.abs(answer.dense() - exact).max() < 20 * std
 
 
-def test_no_projection_leaves_points_of_the_grid() -> None:
+def test_no_projection_leaves_points_of_the_lattice() -> None:
     std = 0.05
     answer = project_noisy(VECTOR, std=std, radius=100.0, stream=NoiseSource(5).noise)
     assert answer.ids.size == VECTOR.size
-    assert np.all(answer.values / grid_of(std) == np.rint(answer.values / grid_of(std)))
+    cells = answer.values / noise_lattice(std)
+    assert np.all(cells == np.rint(cells))
 
 
 def test_a_billion_coordinates_cost_what_survives() -> None:

@@ -90,6 +90,20 @@ def test_answers_are_laplace_around_the_values(stream):
     assert stats.kstest(answers - truth, stats.laplace(scale=2.4).cdf).pvalue < 1e-9
 
 
+def test_values_and_thresholds_far_beyond_the_noise(stream):
+    options = {"positives": 2, **SCALES, "stream": stream}
+    assert sparse_vector([3], [1e300], 5, threshold=1e200, **options).tolist() == [3]
+    assert sparse_vector([3], [1e9], 5, threshold=2e9, **options).size == 0
+    assert sparse_vector([3], [2e9 + 100], 5, threshold=2e9, **options).tolist() == [3]
+
+
+def test_scales_too_different_for_one_lattice_are_refused(stream):
+    with pytest.raises(ValueError, match="within a factor of 1024"):
+        sparse_vector(
+            [], [], 5, threshold=1.0, positives=1, threshold_scale=1.0, query_scale=1025.0, stream=stream
+        )
+
+
 def test_never_more_than_asked_for(stream):
     for positives in (1, 5):
         found = sparse_vector([], [], 100, threshold=-99.0, positives=positives, **SCALES, stream=stream)
@@ -106,7 +120,7 @@ def test_untouched_rows_of_a_huge_space(stream):
                 10**15,
                 threshold=30.0,
                 positives=9,
-                threshold_scale=1e-9,
+                threshold_scale=0.01,
                 query_scale=1.0,
                 stream=stream,
             )
@@ -134,7 +148,7 @@ def test_audit_of_one_round(stream):
 
         return repeated(once, lambda found: float(found.size > 0 and found[0] == 3))
 
-    options = {"runs": 3_000, "delta": 0.0, "claimed": 2.0, "stream": stream}
+    options = {"runs": 6_000, "delta": 0.0, "claimed": 2.0, "stream": stream}
     right = audit(mechanism(1.0), pair, **options)
     assert not right.refuted
     assert right.lower_bound > 0.2

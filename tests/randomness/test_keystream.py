@@ -1,7 +1,9 @@
 import copy
 import os
 import pickle
+import signal
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -106,6 +108,66 @@ def test_a_private_keystream_refuses_to_go_on_in_a_forked_child() -> None:
     assert not _draws_in_child(stream)
     assert stream.take(3) == Keystream(KEY, 3, private=True).take(3)
     assert _draws_in_child(Keystream(KEY, private=False))
+
+
+def _fork_children_while_a_thread_draws(stream: Keystream, count: int) -> list[int | None]:
+    """Exit codes of ``count`` children that each try to draw; None for one that hangs."""
+    done, buffer = threading.Event(), bytearray(1 << 20)
+
+    def draw() -> None:
+        while not done.is_set():
+            stream.fill(buffer)
+
+    thread = threading.Thread(target=draw)
+    thread.start()
+    try:
+        return [_exit_code(_fork_and_draw(stream), seconds=20.0) for _ in range(count)]
+    finally:
+        done.set()
+        thread.join()
+
+
+def _fork_and_draw(stream: Keystream) -> int:
+    child = os.fork()
+    if child == 0:
+        try:
+            stream.take(1)
+            stream.reserve(1)
+            os._exit(0)
+        except RuntimeError:
+            os._exit(3)
+    return child
+
+
+def _exit_code(child: int, seconds: float) -> int | None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        finished, status = os.waitpid(child, os.WNOHANG)
+        if finished:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.001)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return None
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_child_forked_while_a_thread_draws_does_not_wait_for_it() -> None:
+    """The thread holds the lock nearly always, and no thread of the child will ever give it back."""
+    assert _fork_children_while_a_thread_draws(Keystream(KEY, private=True), 20) == [3] * 20
+    assert _fork_children_while_a_thread_draws(Keystream(KEY, private=False), 20) == [0] * 20
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_seeded_child_goes_on_where_the_fork_was() -> None:
+    stream = Keystream(KEY, private=False)
+    stream.take(5)
+    expected = Keystream(KEY, 5, private=False).take(100)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if stream.take(100) == expected else 1)
+    assert _exit_code(child, seconds=20.0) == 0
 
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])

@@ -3,6 +3,7 @@ import math
 import pickle
 from collections.abc import Callable
 
+import mpmath
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from sparsedp.randomness import NoiseSource, Stream
+from sparsedp.randomness.stream import exponential_of
 
 COUNT = 2_000_000
 DRAWS: dict[str, Callable[[Stream], object]] = {
@@ -89,8 +91,25 @@ def test_no_word_gives_a_value_that_is_not_finite(name: str, word: int) -> None:
         assert ((values > 0.0) & (values < 1.0)).all()
 
 
-def test_the_normal_tail_goes_beyond_nine() -> None:
-    assert abs(Scripted(0).normal(1)[0]) > 9.0
+def test_exponentials_are_fine_in_both_tails() -> None:
+    """The smallest and the largest that 128 bits give, and a relative error of 2^-50 between."""
+    assert exponential_of(np.uint64(0), np.uint64(0)) == pytest.approx(2.0**-129)
+    assert exponential_of(np.uint64(2**64 - 1), np.uint64(2**64 - 1)) == pytest.approx(129 * math.log(2))
+    generator = np.random.default_rng(1)
+    with mpmath.workdps(60):
+        for bits in range(1, 75):
+            high, low = (int(each) for each in generator.integers(0, 2**63, 2))
+            for word in (((high << 64) | low) >> bits, (1 << 128) - 1 - (((high << 64) | low) >> bits)):
+                found = exponential_of(np.uint64(word >> 64), np.uint64(word & (2**64 - 1)))
+                truth = -mpmath.log1p(-(word + mpmath.mpf(1) / 2) / mpmath.mpf(2) ** 128)
+                assert abs(found / truth - 1) < 2.0**-50
+
+
+def test_normals_are_multiples_of_a_fine_lattice(uniform_on_unit: Callable[..., bool]) -> None:
+    z = stream(12).normal((1000, 500))
+    assert z.shape == (1000, 500)
+    assert np.array_equal(z * 2.0**44, np.rint(z * 2.0**44))
+    assert uniform_on_unit(stats.norm.cdf(z).ravel())
 
 
 @pytest.mark.parametrize("high", [1, 2, 7, 1000, 3 * 2**61, 2**63])

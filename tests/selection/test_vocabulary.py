@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import numpy as np
+import pytest
 from scipy import stats
 
+from sparsedp.accounting.events import GaussianDpEvent
 from sparsedp.randomness import NoiseSource
 from sparsedp.rows import RowCounts, TableShape
+from sparsedp.selection import vocabulary as vocabulary_module
 from sparsedp.selection.vocabulary import StreamingVocabulary, noisy_counts_above
 
 
@@ -31,6 +37,45 @@ def test_what_passes_has_the_law_of_noising_every_row() -> None:
         assert stats.kstest(values_, law.cdf).pvalue > 1e-8
     wrong = stats.truncnorm(threshold / (1.3 * std), np.inf, 0.0, 1.3 * std)
     assert stats.kstest(untouched, wrong.cdf).pvalue < 1e-8
+
+
+def test_the_noise_of_a_period_is_what_its_event_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An example moves the joint histogram of 3 tables by sqrt(3): that over the noise is mu, for all rows."""
+    tables = [TableShape(name, 10**6, 4) for name in "abc"]
+    vocabulary = StreamingVocabulary(tables, k=20, mu=0.4)
+    touched: list[tuple[float, float]] = []
+    passing: list[float] = []
+    above: list[tuple[int, float]] = []
+
+    def spied(name: str, note: Callable[..., None]) -> None:
+        real = getattr(vocabulary_module, name)
+        monkeypatch.setattr(vocabulary_module, name, lambda *a, **o: (note(*a, **o), real(*a, **o))[1])
+
+    spied("round_gaussian", lambda _, *, std, lattice, stream: touched.append((std, lattice)))
+    spied("bernoulli_positions", lambda stream, size, p: passing.append(p))
+    spied("rounded_gaussian_tail", lambda lowest, std, count, stream: above.append((lowest, std)))
+    counts = RowCounts(np.array([3]), np.array([5.0]))
+    vocabulary.observe(dict.fromkeys("abc", counts), NoiseSource(3).selection)
+    (std, lattice), (p0,), (lowest, std_cells) = *touched, passing, *above
+    assert isinstance(vocabulary.event, GaussianDpEvent)
+    assert math.sqrt(3) * vocabulary.event.noise_multiplier == std == pytest.approx(std_cells * lattice)
+    assert p0 == stats.norm.sf((lowest - 0.5) / std_cells) == pytest.approx(20 / (3 * 10**6), rel=1e-5)
+
+
+def test_the_deviation_of_noisy_counts() -> None:
+    """A million rows with a count far above the threshold, a million without: one percent would show."""
+    rows, std, stream = 1_000_000, 3.0, NoiseSource(4).selection
+    high = noisy_counts_above(RowCounts(np.arange(rows), np.full(rows, 1e3)), rows, std, 1.0, stream)
+    assert abs((high.counts - 1e3).std() / std - 1) < 6 / math.sqrt(2 * rows) < 0.005
+    noise = noisy_counts_above(RowCounts(np.empty(0, np.int64), np.empty(0)), rows, std, 0.0, stream)
+    assert abs(noise.ids.size / rows - 0.5) < 6 * 0.5 / math.sqrt(rows)
+    assert abs(np.sqrt(np.mean(noise.counts**2)) / std - 1) < 6 / math.sqrt(rows) < 0.01
+
+
+def test_a_threshold_below_zero_is_refused() -> None:
+    nothing = RowCounts(np.empty(0, np.int64), np.empty(0))
+    with pytest.raises(ValueError, match="threshold: must not be negative"):
+        noisy_counts_above(nothing, 10, 1.0, -0.1, NoiseSource(5).selection)
 
 
 def test_sums_over_periods_find_the_frequent_rows() -> None:

@@ -39,7 +39,7 @@ from sparsedp.convex.bias_reduced_sgd import BiasReducedSGD
 from sparsedp.convex.gradient_sums import clipped_rows, combine, row_sum
 from sparsedp.convex.protocol import SparseLoss, check_start
 from sparsedp.convex.sparse_projection import SparseVector
-from sparsedp.mechanisms import permute_and_flip, report_noisy_max
+from sparsedp.mechanisms import gaussian, permute_and_flip, report_noisy_max
 from sparsedp.mechanisms.histogram import Floats, Ints
 from sparsedp.randomness import NoiseSource
 
@@ -225,8 +225,8 @@ def _repetition(task: _Task, budget: _Budget, source: NoiseSource) -> tuple[Floa
     runs = _poisson(mean, source)
     for _ in range(runs):
         x = task.run(schedule, source)
-        noise = task.sensitivity * score_multiplier * float(source.selection.normal(1)[0])
-        if (score := task.score(x) + noise) > best_score:
+        std = task.sensitivity * score_multiplier
+        if (score := float(gaussian(task.score(x), std=std, stream=source.selection))) > best_score:
             best, best_score = x, score
     return best, runs
 

@@ -18,7 +18,14 @@ from scipy import optimize, special
 from sparsedp.accounting.validation import check_positive
 from sparsedp.mechanisms import project_l1_ball
 from sparsedp.mechanisms.histogram import Floats, Ints, check_histogram, untouched_ids
-from sparsedp.randomness import Stream, add_gaussian, bernoulli_positions, grid_of
+from sparsedp.mechanisms.thresholded_counts import survival
+from sparsedp.randomness import (
+    Stream,
+    bernoulli_positions,
+    noise_lattice,
+    round_gaussian,
+    rounded_gaussian_tail,
+)
 
 _SHELL_FILL = 2.5
 """How many balls the first shell should fill on average: above 1, so that a second shell is seldom needed."""
@@ -45,51 +52,44 @@ def project_noisy(vector: SparseVector, *, std: float, radius: float, stream: St
     Guarantee: the Gaussian mechanism on `vector`, then post-processing: if one example moves `vector` by at
     most Delta in l2, the event is `Gaussian(std / Delta)` under the same adjacency. Released: the projected
     vector.
-    Proof: the output has the law of the dense form `project_l1_ball(add_gaussian(x, std), radius)`. The
+    Proof: the output has the law of the dense form `project_l1_ball(gaussian(x, std), radius)`. The
     projection subtracts from every magnitude the threshold theta for which the excesses sum to the radius.
     Once the excesses over t of the coordinates seen sum to the radius or more, theta >= t, and coordinates
-    within t become zero; these are the ones not drawn. Given that a normal lies within t, it passes t' < t
-    with the conditional probability used, and its magnitude is drawn by inverting the conditional tail.
+    within t become zero; these are the ones not drawn. Given that noise lies within t, it passes t' < t with
+    the conditional probability used, and then has the law of the rounded Gaussian between the two. All are
+    integers of the lattice of `std`, each with its probability to a relative 2^-40.
     Time and memory grow with the coordinates seen.
     """
     ids, values, size = check_histogram(vector.ids, vector.values, vector.size)
     std, radius = check_positive("std", std), check_positive("radius", radius)
-    seen, noisy = ids, add_gaussian(values, std, stream)
-    outer = math.inf
-    while outer > 0.0:
-        inner = _first_edge(size, std, radius) if outer == math.inf else _next_edge(outer, std)
-        fresh = untouched_ids(seen, _hits(size - seen.size, inner / std, outer / std, stream))
-        magnitudes = _shell(fresh.size, inner / std, outer / std, stream)
-        drawn = _on_grid(std * magnitudes, std)
-        seen, noisy = _merge(seen, noisy, fresh, drawn)
-        if np.maximum(np.abs(noisy) - inner, 0.0).sum() >= radius:
+    lattice = noise_lattice(std)
+    std_cells, radius_cells = std / lattice, radius / lattice
+    seen, noisy = ids, round_gaussian(values, std=std, lattice=lattice, stream=stream)
+    outer: int | None = None
+    while outer != 0:
+        inner = _first_edge(size, std_cells, radius_cells) if outer is None else _next_edge(outer, std_cells)
+        fresh = untouched_ids(seen, _hits(size - seen.size, inner, outer, std_cells, stream))
+        seen, noisy = _merge(seen, noisy, fresh, _shell(fresh.size, inner, outer, std_cells, stream))
+        if np.maximum(np.abs(noisy) - inner, 0).sum(dtype=np.float64) >= radius_cells:
             break
         outer = inner
-    projected = project_l1_ball(noisy, radius)
+    projected = project_l1_ball(lattice * noisy, radius)
     kept = projected != 0.0
     return SparseVector(seen[kept], projected[kept], size)
 
 
 @lru_cache(maxsize=1024)
-def _first_edge(size: int, std: float, radius: float) -> float:
+def _first_edge(size: int, std_cells: float, radius_cells: float) -> int:
     """Where noise alone should fill the ball `_SHELL_FILL` times over; 0 if there is not that much of it."""
-    target = _SHELL_FILL * radius / (2.0 * std * size)
+    target = _SHELL_FILL * radius_cells / (2.0 * std_cells * size)
     if target >= _excess(0.0):
-        return 0.0
-    return _between_grid_points(
-        std * float(optimize.brentq(lambda a: _excess(a) / target - 1.0, 0.0, 40.0)), std
-    )
+        return 0
+    return round(std_cells * float(optimize.brentq(lambda a: _excess(a) / target - 1.0, 0.0, 40.0)))
 
 
-def _next_edge(outer: float, std: float) -> float:
+def _next_edge(outer: int, std_cells: float) -> int:
     """Half of the way in."""
-    return _between_grid_points(outer / 2.0, std) if outer > std / 8.0 else 0.0
-
-
-def _between_grid_points(edge: float, std: float) -> float:
-    """Half-way between two points of the grid, so that rounding carries no magnitude across the edge."""
-    grid = grid_of(std)
-    return (math.floor(edge / grid) + 0.5) * grid
+    return outer // 2 if outer > std_cells / 8.0 else 0
 
 
 def _excess(a: float) -> float:
@@ -97,28 +97,30 @@ def _excess(a: float) -> float:
     return float(math.exp(-a * a / 2.0) / math.sqrt(2.0 * math.pi) - a * special.ndtr(-a))
 
 
-def _hits(size: int, inner: float, outer: float, stream: Stream) -> Ints:
-    """Ranks of the coordinates whose noise, known to lie within `outer`, lies beyond `inner`."""
-    if inner == 0.0:
+def _hits(size: int, inner: int, outer: int | None, std_cells: float, stream: Stream) -> Ints:
+    """Ranks of the coordinates whose noise, known to lie within `outer`, lies at `inner` or beyond."""
+    if inner == 0:
         return np.arange(size, dtype=np.int64)
-    shell = special.ndtr(-inner) - special.ndtr(-outer)
-    return bernoulli_positions(stream, size, float(shell / (0.5 - special.ndtr(-outer))))
+    beyond = 0.0 if outer is None else survival(outer, std_cells)
+    return bernoulli_positions(stream, size, (survival(inner, std_cells) - beyond) / (0.5 - beyond))
 
 
-def _shell(count: int, inner: float, outer: float, stream: Stream) -> Floats:
-    """Standard normals given that their magnitude lies between `inner` and `outer`."""
-    low, high = special.ndtr(-outer), special.ndtr(-inner)
-    magnitudes = -special.ndtri(low + stream.uniform(count) * (high - low))
-    signs = np.frombuffer(stream.bytes(count), dtype=np.uint8) & 1
-    return np.where(signs == 1, magnitudes, -magnitudes)
+def _shell(count: int, inner: int, outer: int | None, std_cells: float, stream: Stream) -> Ints:
+    """Rounded Gaussians given that their magnitude is at least `inner` and less than `outer`."""
+    noise = np.empty(count, dtype=np.int64)
+    pending = np.arange(count)
+    while pending.size:
+        if inner == 0:
+            drawn = round_gaussian(np.zeros(pending.size), std=std_cells, lattice=1.0, stream=stream)
+        else:
+            drawn = rounded_gaussian_tail(inner, std_cells, pending.size, stream)
+            drawn *= 1 - 2 * stream.integers(2, pending.size)
+        noise[pending] = drawn
+        pending = pending[:0] if outer is None else pending[np.abs(drawn) >= outer]
+    return noise
 
 
-def _on_grid(values: Floats, std: float) -> Floats:
-    grid = grid_of(std)
-    return np.rint(values / grid) * grid
-
-
-def _merge(ids: Ints, values: Floats, more_ids: Ints, more_values: Floats) -> tuple[Ints, Floats]:
+def _merge(ids: Ints, values: Ints, more_ids: Ints, more_values: Ints) -> tuple[Ints, Ints]:
     """Both, sorted by id; no id is in both."""
     together = np.concatenate([ids, more_ids])
     order = np.argsort(together, kind="stable")

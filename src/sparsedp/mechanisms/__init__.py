@@ -1,19 +1,14 @@
 """Each DP primitive on plain numpy arrays: the private data first, public parameters by keyword, a stream.
 
 Every mechanism ``m`` has a companion ``m_event`` that states its price as an event for the accountant. Those
-that range over very many rows take ``(ids, values, size)`` and never touch the rest.
+that range over very many rows take ``(ids, values, size)`` and never touch the rest. Where values and noise meet,
+the sum is an integer of a public lattice whose probabilities are right to a relative 2^-40, never a float.
 """
 
 from sparsedp.mechanisms.batch_clip import batch_clip_sensitivity
 from sparsedp.mechanisms.exponential import exponential, exponential_event, exponential_top_k
-from sparsedp.mechanisms.gaussian import (
-    gaussian,
-    gaussian_event,
-    gaussian_on_grid,
-    gaussian_on_grid_event,
-    gaussian_std,
-)
-from sparsedp.mechanisms.laplace import laplace, laplace_event, laplace_on_grid, laplace_on_grid_event
+from sparsedp.mechanisms.gaussian import gaussian, gaussian_event, gaussian_std
+from sparsedp.mechanisms.laplace import laplace, laplace_event
 from sparsedp.mechanisms.noisy_max import report_noisy_max, report_noisy_max_event
 from sparsedp.mechanisms.permute_and_flip import permute_and_flip, permute_and_flip_event
 from sparsedp.mechanisms.projections import Ball, Box, Domain, Simplex, project_l1_ball, project_linf
@@ -44,13 +39,9 @@ __all__ = [
     "exponential_top_k",
     "gaussian",
     "gaussian_event",
-    "gaussian_on_grid",
-    "gaussian_on_grid_event",
     "gaussian_std",
     "laplace",
     "laplace_event",
-    "laplace_on_grid",
-    "laplace_on_grid_event",
     "numeric_sparse",
     "permute_and_flip",
     "permute_and_flip_event",

@@ -7,9 +7,14 @@ from numpy.typing import ArrayLike
 
 from sparsedp.accounting.events import BoundedRangeGaussianDpEvent, DpEvent
 from sparsedp.accounting.validation import check_count, check_epsilon, check_positive
-from sparsedp.mechanisms.histogram import Ints, check_array, check_choice, check_histogram
-from sparsedp.mechanisms.order_statistics import choose_largest, largest_gumbels
-from sparsedp.randomness import Stream
+from sparsedp.mechanisms.histogram import Floats, Ints, check_array, check_choice, check_histogram
+from sparsedp.mechanisms.order_statistics import SPARE, cells_of, choose_largest, largest_gumbels
+from sparsedp.randomness import Stream, noise_lattice, round_gumbel
+
+FINE_BITS = 40
+"""Where the largest of a few scores is released, the lattice of their keys is 2^-40 of the noise."""
+_IRRELEVANT = 2.0**20
+"""A score so many noise scales below the best never wins."""
 
 
 def exponential(scores: ArrayLike, *, epsilon: float, sensitivity: float, stream: Stream) -> Ints:
@@ -23,11 +28,14 @@ def exponential(scores: ArrayLike, *, epsilon: float, sensitivity: float, stream
     Released: the index. Event: one epsilon-bounded-range draw.
     Proof: a log-probability moves by its score's move times eps / (2 sensitivity) less a common constant,
     so all moves lie in an interval of length eps, which contains zero since probabilities sum to one
-    (McSherry and Talwar 2007; bounded range: Durfee and Rogers 2019). The largest of ``eps score /
-    (2 sensitivity) + Gumbel`` has this law.
+    (McSherry and Talwar 2007; bounded range: Durfee and Rogers 2019). The largest of ``score +
+    Gumbel(2 sensitivity / eps)`` has this law. Keys are integers of a lattice of 2^-40 of that scale; rounding
+    and float noise move each by less than that, so every probability is right to a relative 2^-38.
     """
-    weighted = check_candidates(scores) * inverse_temperature(epsilon, sensitivity)
-    return np.asarray(np.argmax(weighted + stream.gumbel(weighted.shape), axis=-1))
+    array, scale = check_candidates(scores), 1.0 / inverse_temperature(epsilon, sensitivity)
+    lattice = noise_lattice(scale, FINE_BITS)
+    keys = round_gumbel(below_best(array, scale), scale=scale, lattice=lattice, stream=stream)
+    return np.asarray(np.argmax(keys, axis=-1))
 
 
 def exponential_top_k(
@@ -50,16 +58,18 @@ def exponential_top_k(
     and (k epsilon^2 / 8)-zCDP. Released: the set of ids. Event: ``exponential_event(draws=k, ...)``.
     Proof: one Gumbel key per row and the k largest keys are k successive draws of the exponential
     mechanism, each among the rows not yet drawn; each is epsilon-bounded-range given those before.
-    Bounded range eps implies eps^2/8-zCDP (Cesar and Rogers 2021).
+    Bounded range eps implies eps^2/8-zCDP (Cesar and Rogers 2021). Keys are integers of a public lattice, ties
+    fall at random (``choose_largest``): the probability that a row passes any other's key is right to 2^-40.
 
     Exactly ``k`` rows are drawn. WIDE's loop runs ``k + 1`` times and marks a drawn row with minus infinity
     before scoring its absolute value, which would draw it again.
     """
     touched, values, size = check_histogram(ids, scores, size)
-    k = check_choice(k, size)
-    keys = values * inverse_temperature(epsilon, sensitivity) + stream.gumbel(touched.size)
-    others = largest_gumbels(size - touched.size, k=k, stream=stream)
-    return choose_largest(touched, keys, others, size, k=k, stream=stream)
+    k, scale = check_choice(k, size), 1.0 / inverse_temperature(epsilon, sensitivity)
+    lattice = noise_lattice(scale)
+    keys = round_gumbel(values, scale=scale, lattice=lattice, stream=stream)
+    others = largest_gumbels(size - touched.size, k=k + SPARE, stream=stream)
+    return choose_largest(touched, keys, cells_of(others, scale / lattice), size, k=k, stream=stream)
 
 
 def exponential_event(*, draws: int = 1, epsilon: float) -> DpEvent:
@@ -72,7 +82,17 @@ def inverse_temperature(epsilon: float, sensitivity: float) -> float:
     return check_epsilon(epsilon) / (2.0 * check_positive("sensitivity", sensitivity))
 
 
-def check_candidates(scores: ArrayLike) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+def below_best(scores: Floats, scale: float) -> Floats:
+    """Each score less the best of its run, cut where it no longer matters.
+
+    For two neighbours the moves of the results lie within the interval of the scores' moves, less a constant.
+    """
+    with np.errstate(over="ignore"):
+        below = scores - scores.max(axis=-1, keepdims=True)
+    return np.asarray(np.maximum(below, -_IRRELEVANT * scale))
+
+
+def check_candidates(scores: ArrayLike) -> Floats:
     """Finite scores with at least one candidate on the last axis."""
     array = check_array("scores", scores)
     if array.ndim == 0 or array.shape[-1] == 0:

@@ -7,9 +7,9 @@ from numpy.typing import ArrayLike
 
 from sparsedp.accounting.events import DpEvent, PureDpEvent
 from sparsedp.accounting.validation import check_epsilon
-from sparsedp.mechanisms.exponential import check_candidates, inverse_temperature
+from sparsedp.mechanisms.exponential import FINE_BITS, below_best, check_candidates, inverse_temperature
 from sparsedp.mechanisms.histogram import Ints
-from sparsedp.randomness import Stream
+from sparsedp.randomness import Stream, noise_lattice, round_laplace
 
 
 def report_noisy_max(scores: ArrayLike, *, epsilon: float, sensitivity: float, stream: Stream) -> Ints:
@@ -22,11 +22,14 @@ def report_noisy_max(scores: ArrayLike, *, epsilon: float, sensitivity: float, s
     Proof: the answer does not change when a constant is added to all scores, so let every move lie in
     [0, 2 sensitivity]. Fix the noise of all other candidates; candidate i wins iff its noise passes a value
     that moves by at most 2 sensitivity, and a Laplace tail of scale 2 sensitivity / eps changes by at most
-    e^eps over that distance. SGO's Algorithm 7 has half this scale.
+    e^eps over that distance. SGO's Algorithm 7 has half this scale. The noisy scores are integers of a lattice
+    of 2^-40 of the scale (``round_laplace``): the value that the noise has to pass then moves by at most one
+    cell more, which adds 2^-40 to epsilon, and so do the errors of the probabilities.
     """
-    array = check_candidates(scores)
-    noise = stream.laplace(array.shape) / inverse_temperature(epsilon, sensitivity)
-    return np.asarray(np.argmax(array + noise, axis=-1))
+    array, scale = check_candidates(scores), 1.0 / inverse_temperature(epsilon, sensitivity)
+    lattice = noise_lattice(scale, FINE_BITS)
+    keys = round_laplace(below_best(array, scale), scale=scale, lattice=lattice, stream=stream)
+    return np.asarray(np.argmax(keys, axis=-1))
 
 
 def report_noisy_max_event(*, epsilon: float) -> DpEvent:

@@ -16,10 +16,14 @@ from sparsedp.accounting.events import DpEvent, SparseVectorDpEvent
 from sparsedp.accounting.validation import check_count, check_finite, check_positive
 from sparsedp.mechanisms.histogram import Floats, Ints, check_histogram
 from sparsedp.mechanisms.laplace import laplace
-from sparsedp.randomness import Stream
+from sparsedp.randomness import Stream, geometric, noise_lattice, round_laplace
 
 _STRETCH = 4096
 """How many touched rows are compared with the threshold at a time."""
+_LATTICE_BITS = 44
+_LARGEST_RATIO = 1024
+_REACH = 2.0**14
+"""In units of the larger scale; noise reaches 64."""
 
 
 def sparse_vector(
@@ -43,18 +47,23 @@ def sparse_vector(
     ids, in increasing order, at most ``positives`` of them.
     Proof: each round up to and including a row found is AboveThreshold (Dwork and Roth 2014, theorem 3.23,
     with the two scales kept apart), and the rounds compose adaptively. Rows after the one found have not
-    been compared yet, so their noise may be drawn at any time before.
+    been compared yet, so their noise may be drawn at any time before. Noisy values and thresholds are integers
+    of a lattice of 2^-44 of the larger scale (``round_laplace``), less the threshold, cut where noise never
+    reaches: this keeps order and distances, but that the proof's shifts by Delta become whole cells. A round
+    costs at most 2^-32 more for it, as the scales are within a factor of 1024 of each other.
 
     The round after the last is not begun: ``count >= c1`` stops. WIDE stops at ``count > c1``, after
     ``c1 + 1`` rows, and so spends one round that it does not account for.
     """
     touched, weights, size = check_histogram(ids, values, size)
     rounds = min(check_count("positives", positives), size)
-    query_scale = check_positive("query_scale", query_scale)
-    threshold_noise = check_positive("threshold_scale", threshold_scale) * stream.laplace(rounds)
-    noisy_thresholds = check_finite("threshold", threshold) + threshold_noise
-    noisy = np.abs(weights) + query_scale * stream.laplace(touched.size)
-    gaps = _geometric_gaps(noisy_thresholds / query_scale, size, stream)
+    lattice, reach = _lattice_and_reach(threshold_scale, query_scale)
+    above = np.abs(weights) - check_finite("threshold", threshold)
+    noisy_thresholds = round_laplace(np.zeros(rounds), scale=threshold_scale, lattice=lattice, stream=stream)
+    noisy = round_laplace(np.clip(above, -reach, reach), scale=query_scale, lattice=lattice, stream=stream)
+    untouched = min(max(-threshold, -reach), reach)
+    borders = (noisy_thresholds.astype(np.float64) - 0.5) * lattice
+    gaps = _geometric_gaps((borders - untouched) / query_scale, stream)
     untouched_before = touched - np.arange(touched.size)
     found: list[int] = []
     position = 0
@@ -123,15 +132,26 @@ def sparse_vector_event(
     )
 
 
-def _geometric_gaps(z: Floats, size: int, stream: Stream) -> Ints:
+def _lattice_and_reach(threshold_scale: float, query_scale: float) -> tuple[float, float]:
+    """The lattice of noisy values and thresholds, and how far from the threshold values count."""
+    smaller, larger = sorted(
+        (check_positive("threshold_scale", threshold_scale), check_positive("query_scale", query_scale))
+    )
+    if larger > _LARGEST_RATIO * smaller:
+        raise ValueError(
+            f"threshold_scale and query_scale must be within a factor of {_LARGEST_RATIO} of each other, "
+            f"got {threshold_scale} and {query_scale}"
+        )
+    return noise_lattice(larger, _LATTICE_BITS), _REACH * larger
+
+
+def _geometric_gaps(z: Floats, stream: Stream) -> Ints:
     """For each round, how many untouched rows fail before one passes: has Laplace(1) noise of at least z."""
     log_fail = np.where(z > 0.0, np.log1p(-0.5 * np.exp(-np.abs(z))), np.minimum(z, 0.0) - math.log(2.0))
-    with np.errstate(divide="ignore"):  # a row that never passes: the gap is infinite, and cut below
-        gaps = np.log(stream.uniform(z.size)) / log_fail
-    return np.minimum(gaps, float(size)).astype(np.int64)
+    return geometric(log_fail, stream)
 
 
-def _next_touched(touched: Ints, noisy: Floats, start: int, size: int, threshold: float) -> int:
+def _next_touched(touched: Ints, noisy: Ints, start: int, size: int, threshold: int) -> int:
     """The first touched row, from the ``start``-th on, that passes; ``size`` if there is none."""
     for begin in range(start, touched.size, _STRETCH):
         passes = noisy[begin : begin + _STRETCH] >= threshold

@@ -10,7 +10,7 @@ from sparsedp.accounting.events import DpEvent, GaussianDpEvent
 from sparsedp.accounting.validation import check_finite, check_positive
 from sparsedp.compiled import compiled
 from sparsedp.mechanisms.histogram import Floats, Ints, check_histogram
-from sparsedp.randomness import Stream, bernoulli_positions
+from sparsedp.randomness import Stream, bernoulli_positions, noise_lattice, round_gaussian
 
 
 def thresholded_counts(
@@ -23,9 +23,11 @@ def thresholded_counts(
 
     Guarantee: if one example moves the counts by at most ``C1`` in l2 (sum of the v_i, each clipped to
     C1), the event is ``Gaussian(std / C1)`` under the same adjacency. Released: the surviving ids.
-    Proof: the bits are post-processing of the Gaussian mechanism on the count vector. The bits of distinct
-    rows are independent, so drawing them in two groups changes nothing; hits of the gaps that fall on
-    touched rows are discarded, since those rows have drawn their own bit.
+    Proof: the bits are post-processing of the Gaussian mechanism on the count vector, rounded to a lattice of
+    at most ``std / 2^24`` (``round_gaussian``): row j survives iff its integer is at least that of the
+    threshold. The bits of distinct rows are independent, so drawing them in two groups
+    changes nothing; hits of the gaps that fall on touched rows are discarded, since those have drawn their
+    own bit. Both groups' probabilities are right to a relative 2^-40.
 
     The standard deviation is ``sigma1 * C1``. FEST's appendix B.2 divides by ``sigma1^2 * C1^2``.
     """
@@ -38,16 +40,26 @@ def draw_survivors(
     touched: Ints, counts: Floats, size: int, std: float, threshold: float, stream: Stream
 ) -> Ints:
     """The same for a histogram that is known to be one: the rows of a step."""
-    noise = stream.normal(touched.size)
-    hits = bernoulli_positions(stream, size, float(ndtr(-threshold / std)))
+    lattice = noise_lattice(std)
+    lowest = least_cell(threshold, lattice)
+    noisy = round_gaussian(counts, std=std, lattice=lattice, stream=stream)
+    hits = bernoulli_positions(stream, size, survival(lowest, std / lattice))
     found = np.empty(touched.size + hits.size, np.int64)
-    return found[: _survivors(touched, counts, noise, std, threshold, hits, found)]
+    return found[: _survivors(touched, noisy, lowest, hits, found)]
+
+
+def least_cell(threshold: float, lattice: float) -> int:
+    """The integer whose lower border lies nearest to the threshold, not beyond 2^61."""
+    return round(min(max(threshold / lattice + 0.5, -(2.0**61)), 2.0**61))
+
+
+def survival(lowest: int, std_cells: float) -> float:
+    """P(Z >= lowest) for a rounded Gaussian Z."""
+    return float(ndtr((0.5 - lowest) / std_cells))
 
 
 @compiled
-def _survivors(
-    touched: Ints, counts: Floats, noise: Floats, std: float, threshold: float, hits: Ints, found: Ints
-) -> int:
+def _survivors(touched: Ints, noisy: Ints, lowest: int, hits: Ints, found: Ints) -> int:
     """Find touched rows above the threshold and hits on other rows, in order; how many there are."""
     count = hit = 0
     for n in range(touched.size):
@@ -56,7 +68,7 @@ def _survivors(
                 found[count] = hits[hit]
                 count += 1
             hit += 1
-        if counts[n] + std * noise[n] >= threshold:
+        if noisy[n] >= lowest:
             found[count] = touched[n]
             count += 1
     rest = hits.size - hit

@@ -1,7 +1,8 @@
 """The k heaviest rows of a histogram, three ways; rows that nobody touched compete through order statistics.
 
 All three add independent noise to every one of ``size`` rows and return the ids of the ``k`` largest, with
-exactly that distribution, in O(touched + k) time and memory. They differ in the noise and in its price:
+exactly that distribution, in O(touched + k) time and memory. Noisy counts are integers of a public lattice, ties
+fall at random (``choose_largest``). They differ in the noise and in its price:
 
 - ``top_k_gaussian``: one Gaussian event for the whole histogram, whatever k is. The one to use.
 - ``top_k_laplace``: pure epsilon, whatever k is, but the noise grows with the l1 sensitivity.
@@ -16,8 +17,14 @@ from sparsedp.accounting.events import DpEvent, GaussianDpEvent, LaplaceDpEvent
 from sparsedp.accounting.validation import check_epsilon, check_positive
 from sparsedp.mechanisms.exponential import exponential_event, exponential_top_k
 from sparsedp.mechanisms.histogram import Ints, check_choice, check_histogram
-from sparsedp.mechanisms.order_statistics import choose_largest, largest_laplaces, largest_normals
-from sparsedp.randomness import Stream
+from sparsedp.mechanisms.order_statistics import (
+    SPARE,
+    cells_of,
+    choose_largest,
+    largest_laplaces,
+    largest_normals,
+)
+from sparsedp.randomness import Stream, noise_lattice, round_gaussian, round_laplace
 
 
 def top_k_gaussian(
@@ -31,10 +38,10 @@ def top_k_gaussian(
     Proof: post-processing of the Gaussian mechanism on the histogram.
     """
     touched, weights, size = check_histogram(ids, counts, size)
-    k, std = check_choice(k, size), check_positive("std", std)
-    keys = weights + std * stream.normal(touched.size)
-    others = std * largest_normals(size - touched.size, k=k, stream=stream)
-    return choose_largest(touched, keys, others, size, k=k, stream=stream)
+    k, lattice = check_choice(k, size), noise_lattice(check_positive("std", std))
+    keys = round_gaussian(weights, std=std, lattice=lattice, stream=stream)
+    others = largest_normals(size - touched.size, k=k + SPARE, stream=stream)
+    return choose_largest(touched, keys, cells_of(others, std / lattice), size, k=k, stream=stream)
 
 
 def top_k_gaussian_event(*, std: float, sensitivity: float) -> DpEvent:
@@ -61,9 +68,10 @@ def top_k_laplace(
     touched, weights, size = check_histogram(ids, counts, size)
     k = check_choice(k, size)
     scale = check_positive("sensitivity", sensitivity) / check_epsilon(epsilon)
-    keys = weights + scale * stream.laplace(touched.size)
-    others = scale * largest_laplaces(size - touched.size, k=k, stream=stream)
-    return choose_largest(touched, keys, others, size, k=k, stream=stream)
+    lattice = noise_lattice(scale)
+    keys = round_laplace(weights, scale=scale, lattice=lattice, stream=stream)
+    others = largest_laplaces(size - touched.size, k=k + SPARE, stream=stream)
+    return choose_largest(touched, keys, cells_of(others, scale / lattice), size, k=k, stream=stream)
 
 
 def top_k_laplace_event(*, epsilon: float) -> DpEvent:

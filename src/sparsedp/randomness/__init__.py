@@ -1,17 +1,38 @@
 """Noise sources: cryptographic, OS-seeded and therefore private by default; seeded only on request."""
 
-from sparsedp.randomness.discrete import discrete_gaussian, discrete_laplace
+from sparsedp.randomness.cells import RoundedGaussian, rounded_gaussian
+from sparsedp.randomness.lattice import lattice_of, release_on_lattice, unit_gaussian
 from sparsedp.randomness.positions import bernoulli_positions
-from sparsedp.randomness.secure_gaussian import add_gaussian, grid_of
+from sparsedp.randomness.rounding import (
+    geometric,
+    noise_lattice,
+    round_exponential,
+    round_gaussian,
+    round_gumbel,
+    round_laplace,
+    rounded_gaussian_rows,
+    rounded_gaussian_tail,
+)
+from sparsedp.randomness.secure_gaussian import grid_of
 from sparsedp.randomness.source import NoiseSource
 from sparsedp.randomness.stream import Stream
 
 __all__ = [
     "NoiseSource",
+    "RoundedGaussian",
     "Stream",
-    "add_gaussian",
     "bernoulli_positions",
-    "discrete_gaussian",
-    "discrete_laplace",
+    "geometric",
     "grid_of",
+    "lattice_of",
+    "noise_lattice",
+    "release_on_lattice",
+    "round_exponential",
+    "round_gaussian",
+    "round_gumbel",
+    "round_laplace",
+    "rounded_gaussian",
+    "rounded_gaussian_rows",
+    "rounded_gaussian_tail",
+    "unit_gaussian",
 ]

@@ -17,11 +17,14 @@ _ZEROS = memoryview(bytes(1 << 16))
 
 _generation = 0
 """How many forks lie between the first process and this one."""
+_adoption = threading.Lock()
+"""Held while a seeded keystream is made this process's own."""
 
 
 def _count_fork() -> None:
-    global _generation
+    global _generation, _adoption
     _generation += 1
+    _adoption = threading.Lock()
 
 
 os.register_at_fork(after_in_child=_count_fork)
@@ -33,7 +36,8 @@ class Keystream:
     Guarantee: under the usual assumption on AES and HMAC, bytes at different positions, and bytes under keys
     derived with different labels, are indistinguishable from independent uniform ones. No byte is handed out
     twice: a private keystream refuses to go on in a forked child, where parent and child would draw the same
-    bytes, and no keystream can be copied or pickled. Threads may share one.
+    bytes, and no keystream can be copied or pickled. Threads may share one. A fork may come at any time: a
+    child never waits for a lock that a thread of its parent held.
     """
 
     __slots__ = ("_context", "_generation", "_lock", "key", "position", "private")
@@ -59,8 +63,7 @@ class Keystream:
     def fill(self, buffer: memoryview | bytearray) -> int:
         """Overwrite a contiguous buffer with the next bytes; return the position of the first one."""
         target = memoryview(buffer).cast("B")
-        with self._lock:
-            self._refuse_forked_copy()
+        with self._lock_of_this_process():
             start = self.position
             context = self._context or self._context_at(start)
             for begin in range(0, len(target), len(_ZEROS)):
@@ -78,8 +81,7 @@ class Keystream:
 
     def reserve(self, count: int) -> Keystream:
         """A reader of the next ``count`` bytes, which this keystream then passes over."""
-        with self._lock:
-            self._refuse_forked_copy()
+        with self._lock_of_this_process():
             reader = Keystream(self.key, self.position, private=self.private)
             self.position += count
             self._context = None
@@ -103,6 +105,16 @@ class Keystream:
         context = Cipher(AES(self.key), modes.CTR(block.to_bytes(_BLOCK, "big"))).encryptor()
         context.update(bytes(skip))
         return context
+
+    def _lock_of_this_process(self) -> threading.Lock:
+        """After a fork the old lock may be held for ever: refuse before taking it, or take a new one."""
+        self._refuse_forked_copy()
+        if self._generation != _generation:
+            with _adoption:
+                if self._generation != _generation:
+                    self._lock, self._context = threading.Lock(), None
+                    self._generation = _generation
+        return self._lock
 
     def _refuse_forked_copy(self) -> None:
         if self.private and self._generation != _generation:

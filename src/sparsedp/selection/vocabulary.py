@@ -10,7 +10,14 @@ from numpy.typing import NDArray
 from scipy.stats import norm as normal
 
 from sparsedp.accounting.events import DpEvent, GaussianDpEvent
-from sparsedp.randomness import Stream, bernoulli_positions
+from sparsedp.mechanisms.thresholded_counts import least_cell, survival
+from sparsedp.randomness import (
+    Stream,
+    bernoulli_positions,
+    noise_lattice,
+    round_gaussian,
+    rounded_gaussian_tail,
+)
 from sparsedp.rows import RowCounts, RowSpace, TableShape, contains, divide
 from sparsedp.selection.fest import FEST
 
@@ -88,14 +95,19 @@ def noisy_counts_above(
     """Counts with Gaussian noise of ``std``, over all ``size`` rows, those of at least ``threshold`` kept.
 
     Exactly the law of noising every row and keeping what passes: rows with a count draw their noise; others
-    pass with probability ``p0`` each, and then hold noise conditioned to lie above the threshold.
+    pass with one probability each, and then hold noise conditioned to lie above the threshold, which is not
+    negative. All are integers of the lattice of ``std``, each with its probability to a relative 2^-40: a
+    rounding of the Gaussian mechanism on the histogram, the small ones forgotten.
     """
-    noisy = counts.counts + std * stream.normal(counts.ids.size)
-    passed = noisy >= threshold
-    p0 = float(normal.sf(threshold / std))
-    hits = bernoulli_positions(stream, size, p0)
+    if not threshold >= 0.0:
+        raise ValueError(f"threshold: must not be negative, got {threshold}")
+    lattice = noise_lattice(std)
+    lowest = least_cell(threshold, lattice)
+    noisy = round_gaussian(counts.counts, std=std, lattice=lattice, stream=stream)
+    passed = noisy >= lowest
+    hits = bernoulli_positions(stream, size, survival(lowest, std / lattice))
     hits = hits[~contains(counts.ids, hits)]
-    above = std * normal.isf(p0 * stream.uniform(hits.size))
+    above = rounded_gaussian_tail(lowest, std / lattice, hits.size, stream)
     ids = np.concatenate([counts.ids[passed], hits])
     order = np.argsort(ids)
-    return RowCounts(ids[order], np.concatenate([noisy[passed], above])[order])
+    return RowCounts(ids[order], lattice * np.concatenate([noisy[passed], above])[order])
