@@ -113,6 +113,19 @@ def test_other_runs_do_not_count_towards_a_cap_but_do_towards_the_budget(tmp_pat
         Ledger.open(path, run="first").stepper(STEP, cap=EpsilonCap(1.0, DELTA))()
 
 
+def test_two_processes_of_one_name_share_one_cap(tmp_path):
+    path, taken = tmp_path / "data.ledger", 0
+    steppers = [Ledger.open(path).stepper(STEP, 1, cap=EpsilonCap(1.0, DELTA)) for _ in range(2)]
+    while steppers:
+        for step in list(steppers):
+            try:
+                step()
+                taken += 1
+            except BudgetExceeded:
+                steppers.remove(step)
+    assert taken in (most(1.0), most(1.0) - 1)
+
+
 def test_own_steps_that_are_held_ahead_make_room_for_a_spend(tmp_path):
     ledger = Ledger.open(tmp_path / "data.ledger")
     cap = EpsilonCap(1.0, DELTA)
