@@ -111,6 +111,17 @@ def test_runs_on_one_ledger_each_have_their_epsilon(tmp_path: Path) -> None:
     assert len({run.name for run in Ledger.read(tmp_path / "data.ledger").runs}) == 2
 
 
+def test_a_budget_that_runs_out_keeps_the_runs_before(tmp_path: Path) -> None:
+    ledger = tmp_path / "data.ledger"
+    Ledger.open(ledger, budget=(2.0, 1e-4))
+    asked = Sweep(settings(ledger=str(ledger), delta=1e-4), [{"learning_rate": [0.5, 1.0]}])
+    for _ in range(2):  # nor does it come back when the sweep is run again
+        with pytest.warns(UserWarning, match="the budget of epsilon 2"):
+            found = sweep(asked, tmp_path / "out")
+        assert found["learning_rate"].to_list() == [0.5]
+    assert Ledger.read(ledger).statement().epsilon <= 2.0
+
+
 SWEEP = """
 import sys
 from pathlib import Path
@@ -144,7 +155,7 @@ def test_a_killed_sweep_in_two_processes_ends_as_one_in_one_process(tmp_path: Pa
     assert (found["spent_epsilon"] <= 2.0).all()
     unbroken = found["steps"] == 4
     assert unbroken.any()
-    dropped = (*TIMES, "spent_epsilon")
+    dropped = (*TIMES, "spent_epsilon", "lost_steps")
     assert found.filter(unbroken).drop(*dropped).equals(whole.filter(unbroken).drop(*dropped))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits as bce
 from torch.utils.data import DataLoader, TensorDataset
 
 import sparsedp as sdp
+from sparsedp.accounting import BudgetExceeded, GaussianDpEvent, Ledger, epsilon_of
 from sparsedp.training import EpsilonMeter, Private, TensorBoardMonitor, monitor
 
 DELTA = 1e-5
@@ -61,6 +64,89 @@ def test_the_meter_never_understates_and_seldom_computes(monkeypatch: pytest.Mon
     for step, value in shown[8::6]:
         due = exact([(engine.run.terms.event(engine.run.selection), step)], DELTA)
         assert due * (1 - 1e-9) <= value <= 1.2 * due
+
+
+def with_target(
+    ledger: Ledger | Path | None, epochs: int = 4, target: float = 2.0
+) -> tuple[sdp.PrivacyEngine, Private]:
+    model = torch.nn.Linear(2, 1)
+    data = TensorDataset(torch.ones(364, 2), torch.zeros(364))
+    engine = sdp.PrivacyEngine(ledger=ledger)
+    private = engine.make_private_with_epsilon(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=DataLoader(data, batch_size=46),
+        target_epsilon=target,
+        target_delta=DELTA,
+        epochs=epochs,
+        max_grad_norm=1.0,
+    )
+    return engine, private
+
+
+def watched(engine: sdp.PrivacyEngine, private: Private) -> list[tuple[float, float]]:
+    """Train to the end: at each step (what the meter shows, what the statement says)."""
+    meter, shown = EpsilonMeter(engine, DELTA), []
+
+    def look(_: Any) -> None:
+        shown.append((meter(), engine.statement(DELTA).epsilon))
+
+    private.optimizer.callbacks.append(look)
+    with contextlib.suppress(BudgetExceeded):
+        while True:
+            for features, label in private.data_loader:
+                private.optimizer.zero_grad()
+                bce(private.module(features).squeeze(1), label).backward()
+                private.optimizer.step()
+    return shown
+
+
+def test_after_crashes_the_meter_tells_the_ledgers_truth(tmp_path: Path) -> None:
+    """The old form asked the run alone: it showed less than the statement by all that had been lost."""
+    for crash in range(3):
+        engine, private = with_target(tmp_path / "data.ledger")
+        if crash < 2:
+            train_on(private, 5)  # and is never heard of again
+    shown = watched(engine, private)
+    assert len(shown) == 32 - 10
+    assert all(stated <= meter <= 2.0 for meter, stated in shown)
+    assert all(meter <= 1.2 * stated for meter, stated in shown)
+    alone = epsilon_of([(engine.run.terms.event(engine.run.selection), 1)], DELTA)
+    assert shown[0][0] > 1.5 * alone  # the control
+    assert [meter for meter, _ in shown] == sorted(meter for meter, _ in shown)
+
+
+def test_other_runs_on_the_ledger_are_in_the_meter(tmp_path: Path) -> None:
+    path = tmp_path / "data.ledger"
+    other = Ledger.open(path, run="other")
+    engine, private = with_target(Ledger.open(path, run="own"))
+    meter = EpsilonMeter(engine, DELTA)
+    for spent in range(6):
+        train_on(private, 1)
+        assert meter() >= engine.statement(DELTA).epsilon
+        other.spend(GaussianDpEvent(1.0 + spent))
+        assert meter() >= engine.statement(DELTA).epsilon
+    assert meter() > 2.0  # its own target is no bound on what others spend
+
+
+def test_the_meter_seldom_asks_the_accountant_however_many_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    exact = monitor.epsilon_of
+    monkeypatch.setattr(monitor, "epsilon_of", lambda *given: (asked.append(given), exact(*given))[1])
+    path = tmp_path / "data.ledger"
+    engine, private = with_target(path, epochs=25)
+    shown = watched(engine, private)
+    assert len(shown) >= 200
+    assert len(asked) < 45
+
+
+def train_on(private: Private, steps: int) -> None:
+    for _, (features, label) in zip(range(steps), private.data_loader, strict=False):
+        private.optimizer.zero_grad()
+        bce(private.module(features).squeeze(1), label).backward()
+        private.optimizer.step()
 
 
 class Writer:

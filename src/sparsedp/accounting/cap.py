@@ -50,12 +50,12 @@ class EpsilonCap:
             counts[name] = counts.get(name, 0) + count
         while not (granted := self.allowance.grant(counts, key, 1)):
             if granted == 0:
-                raise self.refusal(f"{counts[key]} steps like it are paid for")
+                raise self.refusal("one more step", f"{counts[key]} steps like it are paid for")
             self.allowance.extend(events, counts, key, 1)
 
-    def refusal(self, account: str) -> BudgetExceeded:
-        """The error for an event that does not fit beside an account, which is described in words."""
+    def refusal(self, what: str, account: str) -> BudgetExceeded:
+        """The error for something that does not fit beside an account, both in words."""
         return BudgetExceeded(
-            f"one more step would pass the budget of target_epsilon {self.target_epsilon:g} at delta "
+            f"{what} would pass the budget of target_epsilon {self.target_epsilon:g} at delta "
             f"{self.target_delta:g}, which is a cap: {account}"
         )

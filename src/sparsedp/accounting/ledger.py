@@ -37,16 +37,19 @@ class _Limit(NamedTuple):
     counts: Mapping[str, int]
     cap: EpsilonCap | None
 
-    def refusal(self, key: str, run: str | None, path: Path) -> BudgetExceeded:
-        steps = self.counts.get(key, 0)
+    def refusal(self, kind: str, key: str, run: str | None, path: Path) -> BudgetExceeded:
+        """The error for an entry that does not fit."""
         if self.cap is not None:
+            counted = "steps like it" if kind == "reserve" else "releases"
+            number = self.counts.get(key, 0) if kind == "reserve" else sum(self.counts.values())
             return self.cap.refusal(
-                f"run {run!r} has {steps} steps like it on the ledger {path}, also those that crashes took away "
-                "(if this is another training on the same data: Ledger.open(path, run=another name))"
+                "one more step" if kind == "reserve" else "this release",
+                f"run {run!r} has {number} {counted} on the ledger {path}, also those that crashes took away "
+                "(another training on the same data needs a name of its own: Ledger.open(path, run=...))",
             )
         return BudgetExceeded(
-            f"the budget of epsilon {self.allowance.epsilon:g} at delta {self.allowance.delta:g} would be "
-            f"passed by one more step (recorded so far: {steps} steps of this kind); nothing was spent"
+            f"the budget of epsilon {self.allowance.epsilon:g} at delta {self.allowance.delta:g} would be passed "
+            f"by one more step (recorded so far: {self.counts.get(key, 0)} steps of this kind); nothing was spent"
         )
 
 
@@ -317,13 +320,13 @@ class Ledger:
     ) -> None:
         """Accounting takes seconds, so it is done without the lock; `_enter` looks again afterwards."""
         if granted == 0 and kind == "reserve":
-            raise limit.refusal(key, self._run, self.path)
+            raise limit.refusal(kind, key, self._run, self.path)
         events = {name: known for name, known, _ in self._book.known()} | {key: event}
         find_out = limit.allowance.admit if kind == "spend" else limit.allowance.extend
         try:
             find_out(events, dict(limit.counts), key, wanted)
         except BudgetExceeded as refusal:
-            raise refusal if limit.cap is None else limit.refusal(key, self._run, self.path) from None
+            raise refusal if limit.cap is None else limit.refusal(kind, key, self._run, self.path) from None
 
     def _append(self, descriptor: int, event: DpEvent, entry: Record) -> None:
         """Write an entry about `event`, and before it what a reader needs to understand it."""

@@ -31,7 +31,7 @@ def train(
             help="non-private, dp-sgd, lazy, fest, adafest, adafest+, exponential, sparse-vector, random."
         ),
     ] = None,
-    epsilon: Annotated[float | None, typer.Option(help="Privacy budget, for the whole training.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Most that the whole training spends.")] = None,
     delta: Annotated[float | None, typer.Option(help="Default: 1 / (10 n).")] = None,
     epochs: Annotated[float | None, typer.Option()] = None,
     batch_size: Annotated[int | None, typer.Option(help="Expected size of a Poisson batch.")] = None,
@@ -69,7 +69,7 @@ def train(
 
 @refuse_bad_input
 def resume(run: Annotated[Path, typer.Argument(help="A run's folder.")], as_json: Json = False) -> None:
-    """Finish an interrupted run."""
+    """Finish an interrupted run, within its epsilon: steps that were lost are taken from those to come."""
     from sparsedp.runs import RunFolder
     from sparsedp.runs import resume as resume_run
 

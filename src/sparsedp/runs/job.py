@@ -57,6 +57,9 @@ class Job(Protocol):
     def lost_steps(self) -> int:
         """Steps that are paid for and not in the model: a crash took them, or may have."""
 
+    def choose_once(self) -> bool:
+        """Make and pay for the choices that come before the first step; False if there are none."""
+
     def save(self, path: Path, tally: Tally) -> None:
         """Write a checkpoint. The tally is in the same file: a kill between two would leave one of them old."""
 
@@ -144,6 +147,11 @@ class PrivateJob:
         paid = sum(count for event, count in self.ledger.own_events() if event_key(event) == step)
         return paid - self.steps_taken
 
+    def choose_once(self) -> bool:
+        """See the protocol."""
+        self.engine.run.rule()
+        return bool(self.engine.run.selection.one_off_events())
+
     def save(self, path: Path, tally: Tally) -> None:
         """See the protocol."""
         write_state({**state_of(self.engine), _TALLY: tally.to_record()}, path)
@@ -205,6 +213,10 @@ class PlainJob:
     def lost_steps(self) -> int:
         """See the protocol."""
         return 0
+
+    def choose_once(self) -> bool:
+        """See the protocol."""
+        return False
 
     def save(self, path: Path, tally: Tally) -> None:
         """See the protocol."""

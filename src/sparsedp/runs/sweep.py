@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import Any
 import polars as pl
 import yaml
 
+from sparsedp.accounting import BudgetExceeded
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.folder import RunFolder
 
@@ -29,6 +31,8 @@ _FIGURES = {
     "seconds": "seconds",
     "examples_per_second": "examples_per_second",
     "steps": "steps",
+    "planned_steps": "planned_steps",
+    "lost_steps": "lost_steps",
 }
 """Columns and what a result calls them; the column "rows" is the setting: how many a rule keeps."""
 MEASURED = (*_FIGURES, "spent_epsilon")
@@ -82,7 +86,8 @@ def sweep(
 ) -> pl.DataFrame:
     """Run what is missing and return all results, one line a run; they also stand in ``results.parquet``.
 
-    Runs that are finished are not run again, and interrupted ones go on from their checkpoints.
+    Runs that are finished are not run again, and interrupted ones go on from their checkpoints. A run that
+    epsilon or the ledger's budget leaves not a single step is left out, with a warning.
     """
     if jobs < 1:
         raise ValueError(f"jobs must be at least 1, got {jobs}")
@@ -90,7 +95,9 @@ def sweep(
     configs = plan.configs()
     (out / "runs").mkdir(parents=True, exist_ok=True)
     threads = max(1, _cores() // jobs)
-    for done, _ in enumerate(_completed(configs, out / "runs", jobs, threads), start=1):
+    for done, refusal in enumerate(_completed(configs, out / "runs", jobs, threads), start=1):
+        if refusal is not None:
+            warnings.warn(refusal, stacklevel=2)
         if watch is not None:
             watch(done, len(configs))
     table = gather(configs, out / "runs")
@@ -103,11 +110,11 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _completed(configs: list[RunConfig], folder: Path, jobs: int, threads: int) -> Iterator[None]:
+def _completed(configs: list[RunConfig], folder: Path, jobs: int, threads: int) -> Iterator[str | None]:
+    """Finish run after run; gives for each why it could not take a step, or None."""
     if jobs == 1:
         for config in configs:
-            _ensure(config, folder / run_name(config), threads)
-            yield
+            yield _ensure(config, folder / run_name(config), threads)
         return
     # Spawned, not forked: a forked copy of a noise stream would repeat its noise.
     context = get_context("spawn")
@@ -129,8 +136,8 @@ def _end_with_the_parent() -> None:
     Thread(target=wait, daemon=True).start()
 
 
-def _ensure(config: RunConfig, path: Path, threads: int) -> None:
-    """Finish one run, from wherever it stands."""
+def _ensure(config: RunConfig, path: Path, threads: int) -> str | None:
+    """Finish one run, from wherever it stands; gives why it could not take a single step, or None."""
     import torch
 
     from sparsedp.runs.resuming import resume
@@ -140,13 +147,17 @@ def _ensure(config: RunConfig, path: Path, threads: int) -> None:
     torch.set_num_threads(threads)
     folder = RunFolder(path)
     if folder.read_json("result") is not None:
-        return
-    if (path / "config.yaml").exists():
-        resume(path)
-    elif config.period is not None:
-        stream(config, path)
-    else:
-        train(config, path)
+        return None
+    try:
+        if (path / "config.yaml").exists():
+            resume(path)
+        elif config.period is not None:
+            stream(config, path)
+        else:
+            train(config, path)
+    except BudgetExceeded as refusal:
+        return f"{path.name}: {refusal}"
+    return None
 
 
 def gather(configs: Sequence[RunConfig], folder: Path) -> pl.DataFrame:

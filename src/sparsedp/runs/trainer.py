@@ -96,6 +96,8 @@ def _run(
         tally = Tally()
         if folder.checkpoint.exists():
             tally = job.resume(folder.checkpoint)
+        elif job.choose_once():  # a crash before the first checkpoint would pay for another choice
+            job.save(folder.checkpoint, tally)
         folder.forget_after(job.steps_taken)
         final = _loop(config, folder, model, job, held_out, tally, watch)
         result = _finish(folder, model, job, training, final, tally)

@@ -1,0 +1,149 @@
+"""Killed at random moments and resumed, whatever the kind of run: never above epsilon, no step unpaid."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import yaml
+from support.killed import Server, kill_at_random
+from support.runs import settings
+
+from sparsedp.accounting import Ledger, PoissonSampledDpEvent, epsilon_of
+
+DELTA = 1e-4
+EPSILON = 2.0
+SMALL = {
+    "data": "generated:400",
+    "batch_size": 46,
+    "epochs": 6,
+    "delta": DELTA,
+    "seed": None,
+    "checkpoint_every": 4,
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    served = Server(tmp_path_factory.mktemp("cache"))
+    yield served
+    served.close()
+
+
+@dataclass
+class Figures:
+    """What came of runs that were killed."""
+
+    kills: int = 0
+    epsilons: list[float] = field(default_factory=list)
+    planned: int = 0
+    taken: int = 0
+    lost: int = 0
+
+
+def commands(kind: str, folder: Path) -> tuple[list[str], list[str], Callable[[], list[dict[str, int]]]]:
+    """(how to begin, how to go on, what the finished run says of its steps)."""
+    out = folder / "run"
+    if kind == "api":
+        out.mkdir()
+        again = ["api", str(out), str(EPSILON), str(DELTA)]
+        return again, again, lambda: [json.loads((folder / "output").read_text())]
+    if kind == "sweep":
+        plan = {"base": settings(**SMALL), "grid": {"learning_rate": [0.5, 1.0]}}
+        (folder / "plan.yaml").write_text(yaml.safe_dump(plan))
+        again = ["sweep", str(folder / "plan.yaml"), "--out", str(out), "--json"]
+        return (
+            again,
+            again,
+            lambda: [json.loads(path.read_text()) for path in sorted(out.glob("runs/*/result.json"))],
+        )
+    changes = (
+        {"data": "generated:600x3", "period": 1, "batch_size": 20, "epochs": 2} if kind == "stream" else {}
+    )
+    algorithm = "fest" if kind == "stream" else kind
+    (folder / "config.yaml").write_text(
+        yaml.safe_dump(settings(algorithm, **{**SMALL, "fest_mu": 0.5, **changes}))
+    )
+    begin = ["train", "--config", str(folder / "config.yaml"), "--out", str(out), "--json"]
+    return begin, ["resume", str(out), "--json"], lambda: [json.loads((out / "result.json").read_text())]
+
+
+def killed_run(
+    server: Server, kind: str, folder: Path, kills: int, rng: random.Random, figures: Figures
+) -> None:
+    """Kill a run so many times, then let it finish; look at its ledgers after every kill and at the end."""
+    folder.mkdir()
+    updates, output = folder / "updates", folder / "output"
+    updates.touch()
+    begin, go_on, results = commands(kind, folder)
+    last: dict[Path, int] = {}
+    for _ in range(kills):
+        begun = any((folder / "run").glob("config.yaml"))
+        child = server.start(go_on if begun else begin, updates, output)
+        kill_at_random(child, updates, rng, seconds=1.0)
+        ended = server.wait(child)
+        assert ended in (-signal.SIGKILL, 0), output.read_text()
+        figures.kills += ended != 0
+        check_ledgers(folder, updates, last, kind)
+    begun = any((folder / "run").glob("config.yaml"))
+    child = server.start(go_on if begun else begin, updates, output)
+    assert server.wait(child) == 0, output.read_text()
+    paid = check_ledgers(folder, updates, last, kind)
+    figures.epsilons += [epsilon for epsilon, _ in paid]
+    steps = sum(steps for _, steps in paid)
+    taken = sum(result["steps"] for result in results())
+    planned = sum(result["planned_steps"] for result in results())
+    assert 0 < taken <= planned
+    figures.planned += planned
+    figures.taken += taken
+    figures.lost += steps - taken
+    if kind != "api":
+        assert steps - taken == sum(result["lost_steps"] for result in results())
+
+
+def check_ledgers(folder: Path, updates: Path, last: dict[Path, int], kind: str) -> list[tuple[float, int]]:
+    """(epsilon, steps) on each ledger; none is damaged, shorter than before or above epsilon, or lacks a step."""
+    found = []
+    for path in sorted(folder.rglob("run.ledger")):
+        ledger = Ledger.read(path)
+        events = ledger.events()
+        assert ledger.position >= last.get(path, 0)
+        last[path] = ledger.position
+        steps = sum(count for event, count in events if isinstance(event, PoissonSampledDpEvent))
+        found.append((epsilon_of(events, DELTA), steps))
+        assert found[-1][0] <= EPSILON
+    assert all(path.exists() for path in last)
+    optimizers = 1 if kind == "api" else 2
+    # A kill between the updates of the two optimisers leaves one byte of a step.
+    assert updates.stat().st_size // optimizers <= sum(steps for _, steps in found)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["adafest", "api"])
+def test_a_few_random_kills_never_pass_epsilon(server: Server, kind: str, tmp_path: Path) -> None:
+    figures = Figures()
+    killed_run(server, kind, tmp_path / "folder", 5, random.Random(f"few {kind}"), figures)
+    assert figures.kills >= 2
+
+
+@pytest.mark.slow
+def test_two_hundred_random_kills_never_pass_epsilon(server: Server, tmp_path: Path) -> None:
+    """About four minutes. Every kind of run is killed eight times and finished, again and again."""
+    rng, figures = random.Random(5), Figures()
+    kinds = ["adafest", "fest", "lazy", "stream", "sweep", "api"]
+    began = time.monotonic()
+    while figures.kills < 200:
+        number = len(list(tmp_path.iterdir()))
+        killed_run(server, kinds[number % len(kinds)], tmp_path / f"run-{number}", 8, rng, figures)
+    print(
+        f"{figures.kills} kills in {time.monotonic() - began:.0f} s: epsilon at most {max(figures.epsilons):.6f} "
+        f"of {EPSILON}; {figures.taken} of {figures.planned} planned steps taken, {figures.lost} lost, "
+        f"{figures.lost / figures.kills:.2f} a kill"
+    )
+    assert max(figures.epsilons) <= EPSILON
