@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import warnings
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict
@@ -159,7 +160,10 @@ def _differences(engine: PrivacyEngine, state: Mapping[str, Any]) -> Iterator[st
     noise = {True: "private", False: "seeded"}
     yield from _compare("noise", noise[state["private"]], noise[engine.source.is_private])
     yield from _compare("selection", state["selection"], run.stated.state_dict())
-    yield from _compare("", state["terms"], asdict(run.terms))
+    there, here = dict(state["terms"]), asdict(run.terms)
+    if here["max_steps"] is not None and here["max_steps"] <= (there["max_steps"] or math.inf):
+        there["max_steps"] = here["max_steps"]  # to stop earlier takes nothing from the account
+    yield from _compare("", there, here)
     yield from _compare("optimizer", ", ".join(state["optimizers"]), ", ".join(_kinds(run)))
     yield from _compare("ledger", _whether(state["ledger"]), _whether(engine.ledger))
 

@@ -237,6 +237,9 @@ def _add_on_lattice(
     """Each coordinate to the lattice point below or above it, so that its mean stays where it was."""
     per_cell = 1.0 / cell  # exact: the cell is a power of two
     for n in range(rows.size):
-        for c in range(change.shape[1]):
-            cells = (table[rows[n], c] + change[n, c]) * per_cell + words[n, c] * 2.0**-32
-            table[rows[n], c] = min(max(np.floor(cells), -most), most) * cell
+        row, change_of_row, words_of_row = table[rows[n]], change[n], words[n]
+        for c in range(row.size):
+            cells = np.floor((row[c] + change_of_row[c]) * per_cell + words_of_row[c] * 2.0**-32)
+            cells = cells if cells < most else most
+            cells = cells if cells > -most else -most
+            row[c] = cells * cell
