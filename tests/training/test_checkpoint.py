@@ -486,20 +486,28 @@ class Running(nn.Module):
         return self.inner(ids)
 
 
-def test_buffers_that_training_passes_update_are_not_exported(tmp_path: Path) -> None:
-    model = Running()
-    engine = sdp.PrivacyEngine()
-    private = engine.make_private(
-        module=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        data_loader=examples(),
-        noise_multiplier=1.0,
-        max_grad_norm=1.0,
-        selection=ADAFEST,
-    )
+@pytest.mark.parametrize("resumed", [False, True])
+def test_buffers_that_training_passes_update_are_not_exported(resumed: bool, tmp_path: Path) -> None:
+    def begin() -> tuple[sdp.PrivacyEngine, Private]:
+        model = Running()
+        engine = sdp.PrivacyEngine()
+        return engine, engine.make_private(
+            module=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+            data_loader=examples(),
+            noise_multiplier=1.0,
+            max_grad_norm=1.0,
+            selection=ADAFEST,
+        )
+
+    engine, private = begin()
     train(private, 2)
+    if resumed:
+        engine.save(tmp_path / "run.ckpt")
+        engine, private = begin()
+        engine.resume(tmp_path / "run.ckpt")
     with pytest.warns(UserWarning, match=r"\['mean', 'seen', 'last'\].*left out"):
         engine.export(tmp_path / "model.safetensors", delta=1e-5)
     with safe_open(tmp_path / "model.safetensors", "pt") as file:
-        assert set(file.keys()) == set(model.state_dict()) - {"mean", "seen", "last"}
+        assert set(file.keys()) == set(private.module.state_dict()) - {"mean", "seen", "last"}
         assert "without the buffers mean, seen, last" in file.metadata()["privacy"]
