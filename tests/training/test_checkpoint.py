@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits as bce
 from torch.utils.data import DataLoader, TensorDataset
 
 import sparsedp as sdp
-from sparsedp.accounting import GaussianDpEvent, epsilon_of
+from sparsedp.accounting import BudgetExceeded, GaussianDpEvent, epsilon_of
 from sparsedp.training import Private
 from sparsedp.training.checkpoint import write_state, write_weights
 
@@ -218,6 +219,26 @@ def test_a_run_of_another_kind_is_refused_by_name(case: str, tmp_path: Path) -> 
     for name, values in private.module.state_dict().items():
         assert torch.equal(values, before[name]), name
     assert private.optimizer.steps_taken == 0
+
+
+def test_a_resumed_run_may_stop_earlier_but_not_later(tmp_path: Path) -> None:
+    """Fewer steps within the budget take nothing from the account; more, or no end, are another budget."""
+
+    def allowed(steps: int | None) -> tuple[sdp.PrivacyEngine, Private]:
+        engine, private = make(ADAFEST)
+        engine.run.terms = replace(engine.run.terms, max_steps=steps)
+        return engine, private
+
+    engine, private = allowed(10)
+    train(private, 2)
+    engine.save(tmp_path / "run.ckpt")
+    for steps in (11, None):
+        with pytest.raises(ValueError, match=f"max_steps 10 there, {steps} here"):
+            allowed(steps)[0].resume(tmp_path / "run.ckpt")
+    engine, private = allowed(5)
+    engine.resume(tmp_path / "run.ckpt")
+    with pytest.raises(BudgetExceeded, match="5 steps"):
+        train(private, 6)
 
 
 def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
