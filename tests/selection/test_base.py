@@ -147,6 +147,11 @@ def test_a_selection_writes_and_reads_all_its_parameters(name: str) -> None:
     assert np.array_equal(first, second)
 
 
+def test_the_same_rows_in_another_order_are_the_same_selection() -> None:
+    first, second = (sdp.FEST({"table": rows}).state_dict() for rows in ([5, 1, 5], range(1, 6, 4)))
+    assert str(first) == str(second)
+
+
 def test_a_private_top_k_is_compared_but_not_read_back() -> None:
     """What it looks at is private and stays out of the state; what it chose is a selection of its own."""
     top = sdp.FEST.private_top_k({"table": np.arange(2000)}, 5, mu=0.3)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import sparsedp as sdp
 from sparsedp.accounting import GaussianDpEvent, epsilon_of
-from sparsedp.accounting.ledger_file import LedgerDamaged
+from sparsedp.accounting.ledger_format import LedgerDamaged
 from sparsedp.training import Private
 from sparsedp.training.checkpoint import write_state, write_weights
 
@@ -219,6 +220,24 @@ def test_a_run_of_another_kind_is_refused_by_name(case: str, tmp_path: Path) -> 
     for name, values in private.module.state_dict().items():
         assert torch.equal(values, before[name]), name
     assert private.optimizer.steps_taken == 0
+
+
+def test_a_resumed_run_may_have_a_lower_cap_but_no_higher_one(tmp_path: Path) -> None:
+    """Stopping earlier takes nothing from the account; stopping later, or never, is another budget."""
+
+    def capped(epsilon: float | None) -> sdp.PrivacyEngine:
+        engine, private = make(ADAFEST)
+        delta = None if epsilon is None else 1e-5
+        engine.run.terms = replace(engine.run.terms, target_epsilon=epsilon, target_delta=delta)
+        if epsilon == 2.0:
+            train(private, 2)
+        return engine
+
+    capped(2.0).save(tmp_path / "run.ckpt")
+    for epsilon in (2.5, None):
+        with pytest.raises(ValueError, match=f"target_epsilon 2.0 there, {epsilon} here"):
+            capped(epsilon).resume(tmp_path / "run.ckpt")
+    capped(1.5).resume(tmp_path / "run.ckpt")
 
 
 def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
@@ -487,20 +506,28 @@ class Running(nn.Module):
         return self.inner(ids)
 
 
-def test_buffers_that_training_passes_update_are_not_exported(tmp_path: Path) -> None:
-    model = Running()
-    engine = sdp.PrivacyEngine()
-    private = engine.make_private(
-        module=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        data_loader=examples(),
-        noise_multiplier=1.0,
-        max_grad_norm=1.0,
-        selection=ADAFEST,
-    )
+@pytest.mark.parametrize("resumed", [False, True])
+def test_buffers_that_training_passes_update_are_not_exported(resumed: bool, tmp_path: Path) -> None:
+    def begin() -> tuple[sdp.PrivacyEngine, Private]:
+        model = Running()
+        engine = sdp.PrivacyEngine()
+        return engine, engine.make_private(
+            module=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+            data_loader=examples(),
+            noise_multiplier=1.0,
+            max_grad_norm=1.0,
+            selection=ADAFEST,
+        )
+
+    engine, private = begin()
     train(private, 2)
+    if resumed:
+        engine.save(tmp_path / "run.ckpt")
+        engine, private = begin()
+        engine.resume(tmp_path / "run.ckpt")
     with pytest.warns(UserWarning, match=r"\['mean', 'seen', 'last'\].*left out"):
         engine.export(tmp_path / "model.safetensors", delta=1e-5)
     with safe_open(tmp_path / "model.safetensors", "pt") as file:
-        assert set(file.keys()) == set(model.state_dict()) - {"mean", "seen", "last"}
+        assert set(file.keys()) == set(private.module.state_dict()) - {"mean", "seen", "last"}
         assert "without the buffers mean, seen, last" in file.metadata()["privacy"]

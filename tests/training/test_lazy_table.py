@@ -53,6 +53,16 @@ def test_touched_rows_are_moved_by_their_gradient_and_owe_nothing_for_the_step()
     assert weights(table)[[0, 2]].all(axis=0).sum() > 40
 
 
+def test_a_touched_row_keeps_what_it_owed_before() -> None:
+    table = make(2, 20_000)
+    table.step(0.1, 1.0, gradient([], 20_000))
+    table.step(0.1, 1.0, gradient([1], 20_000))
+    table.flush()
+    first, second = weights(table).std(axis=1)
+    assert first == pytest.approx(0.1 * np.sqrt(2), rel=0.04)
+    assert second == pytest.approx(0.1, rel=0.04)  # its second step's noise came with its gradient: none here
+
+
 @pytest.mark.parametrize("rows", [1, 5, 131, 132])
 def test_the_flush_reaches_the_last_row(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lazy_table, "FLUSH_COORDINATES", 1000)  # several pieces, the last one whole or not
@@ -223,10 +233,11 @@ def test_a_learning_rate_that_falls_too_low_lets_the_whole_table_rest() -> None:
     table = make(10, 4, fill=1.0)
     table.step(0.1, 1e-2, gradient([1], 4, 1.0))
     with pytest.warns(UserWarning, match="too fine"):
-        table.step(1e-9, 1e-2, gradient([1], 4, 1.0))
+        table.step(1e-9, 1e-2, gradient([1], 4, 1e8))
     assert not table.owes
+    assert weights(table)[1].min() > 0.85  # moved by the first step alone
     resting = weights(table).copy()
-    table.step(1e-9, 1e-2, gradient([2], 4, 1.0))
+    table.step(1e-9, 1e-2, gradient([2], 4, 1e8))
     table.step(0.0, 1e-2, gradient([2], 4, 1.0))
     table.flush()
     assert np.array_equal(weights(table), resting)  # touched or not

@@ -74,7 +74,7 @@ def largest_allocation(
             }
     run = private.optimizer
     if run._lazy is not None:
-        known |= {done.untyped_storage().data_ptr() for done in run._lazy.state_dict()["done"].values()}
+        known |= {debts["paid"].untyped_storage().data_ptr() for debts in run._lazy.state_dict().values()}
     with LargestAllocation(known) as watch:
         for (ids,) in private.data_loader:
             private.optimizer.zero_grad()

@@ -13,7 +13,6 @@ from sparsedp.randomness.rounding import (
     rounded_gaussian_rows,
     rounded_gaussian_tail,
 )
-from sparsedp.randomness.secure_gaussian import grid_of
 from sparsedp.randomness.source import NoiseSource
 from sparsedp.randomness.stream import Stream
 
@@ -23,7 +22,6 @@ __all__ = [
     "Stream",
     "bernoulli_positions",
     "geometric",
-    "grid_of",
     "lattice_of",
     "noise_lattice",
     "release_on_lattice",

@@ -21,9 +21,10 @@ class DPSGD(Selection):
     ``PoissonSampled(q, Gaussian(sigma))``; the whole gradient of every step is released.
     Reference: Abadi et al. 2016; section 2 "DP-SGD" of the specification in ``docs/privacy.md``.
 
-    With ``lazy=True`` a row receives its noise only before it is next read or released. For plain SGD the
-    final model has exactly the same distribution and the same event, but only the *final model* may be
-    released: intermediate tables hold rows whose noise is still owed.
+    With ``lazy=True`` a row that no example touches receives the step's noise only before it is next read or
+    released. For plain SGD the final model has the same distribution (to rounding, see ``LazyTable``) and
+    the same event, but only the *final model* may be released: which rows of an intermediate table have their
+    noise already shows which were read.
     """
 
     lazy: bool = False

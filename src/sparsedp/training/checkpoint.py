@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict
@@ -158,9 +159,19 @@ def _differences(engine: PrivacyEngine, state: Mapping[str, Any]) -> Iterator[st
     noise = {True: "private", False: "seeded"}
     yield from _compare("noise", noise[state["private"]], noise[engine.source.is_private])
     yield from _compare("selection", state["selection"], run.stated.state_dict())
-    yield from _compare("", state["terms"], asdict(run.terms))
+    there, here = dict(state["terms"]), asdict(run.terms)
+    if _is_lower_cap(here, there):  # which takes nothing from the account
+        there |= {name: here[name] for name in ("target_epsilon", "target_delta", "planned_steps")}
+    yield from _compare("", there, here)
     yield from _compare("optimizer", ", ".join(state["optimizers"]), ", ".join(_kinds(run)))
     yield from _compare("ledger", _whether(state["ledger"]), _whether(engine.ledger))
+
+
+def _is_lower_cap(here: Mapping[str, Any], there: Mapping[str, Any]) -> bool:
+    if here["target_epsilon"] is None:
+        return False
+    same_delta = there["target_delta"] in (None, here["target_delta"])
+    return bool(same_delta and here["target_epsilon"] <= (there["target_epsilon"] or math.inf))
 
 
 def _compare(name: str, there: Any, here: Any) -> Iterator[str]:

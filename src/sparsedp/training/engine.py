@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import weakref
 from collections.abc import Sequence
@@ -223,7 +224,8 @@ class PrivacyEngine:
         """Everything spent so far: the ledger's account where there is one, this engine's runs otherwise."""
         if self.ledger is not None:
             return list(self.ledger.events())
-        return list(together(self._accounts()).events)
+        earlier = together(self.earlier).events
+        return [*earlier, *([] if self._run is None and self.earlier else self.run.spent())]
 
     def epsilon(self, delta: float) -> float:
         """Epsilon of everything spent so far."""
@@ -266,8 +268,11 @@ class PrivacyEngine:
             self.ledger.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything a resumed run needs, as tensors and plain values. Private: keep it in the run's folder."""
-        return checkpoint.state_of(self)
+        """A copy of everything a resumed run needs, as tensors and plain values.
+
+        Private: keep it in the run's folder.
+        """
+        return copy.deepcopy(checkpoint.state_of(self))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write ``state_dict`` to a file, atomically, readable without unpickling objects."""

@@ -159,6 +159,6 @@ def _refuse_hooks(name: str, parameter: nn.Parameter) -> None:
 
 def _refuse_shared(parameters: Sequence[nn.Parameter]) -> None:
     """Lazy noise gives each table memory of its own; parameters tied through their memory would part."""
-    places = [parameter.untyped_storage().data_ptr() for parameter in parameters]
+    places = [parameter.untyped_storage().data_ptr() for parameter in parameters if parameter.numel()]
     if len(set(places)) < len(places):
         raise ValueError("lazy noise: two parameters share their memory; use one parameter in both places")

@@ -43,7 +43,10 @@ class LazyParameter(nn.Parameter):
     state_dict of the model or of a part, ``data``, ``detach``, ``numpy``, arithmetic, deepcopy, pickle,
     ``torch.save``, ``AveragedModel``) pays all of them first. A deep copy or a pickle holds a plain
     ``nn.Parameter``. The class changes when lazy noise begins and is given back when it ends; the object,
-    its memory and its name stay. Only a second tensor on the same memory escapes: see ``is_shared``.
+    its memory and its name stay.
+
+    Not seen: a second tensor or array on the same memory, which a run refuses to train beside (``is_shared``),
+    and code that goes around torch's functions (``torch.utils.dlpack.to_dlpack``, C++ extensions).
     """
 
     lazy_table: LazyTable

@@ -101,7 +101,7 @@ class LazyTable:
         assert self._cell is not None
         # Writing rounds once more, which is the last of the roundings that are owed.
         std = np.sqrt(history[-1] - history[paid[late]] - self._cell**2 / 6)
-        noise = unit_normals(self._stream, late.size * self.parameter.shape[1]).reshape(late.size, -1)
+        noise = self._stream.normal((late.size, self.parameter.shape[1]))
         noise *= std[:, None]
         self._write(late, noise)
 
@@ -173,11 +173,6 @@ class LazyTable:
         self._paid.numpy()[rows] = len(self._variance) - 1
 
 
-def unit_normals(stream: Stream, count: int) -> F64:
-    """Standard normals as fine as float64."""
-    return stream.normal(count)
-
-
 def cell_for(noise: float, largest: float, dtype: torch.dtype) -> float | None:
     """The cell of a lattice for steps of this noise and weights this large; None if there is none.
 
@@ -237,6 +232,9 @@ def _add_on_lattice(
     """Each coordinate to the lattice point below or above it, so that its mean stays where it was."""
     per_cell = 1.0 / cell  # exact: the cell is a power of two
     for n in range(rows.size):
-        for c in range(change.shape[1]):
-            cells = (table[rows[n], c] + change[n, c]) * per_cell + words[n, c] * 2.0**-32
-            table[rows[n], c] = min(max(np.floor(cells), -most), most) * cell
+        row, change_of_row, words_of_row = table[rows[n]], change[n], words[n]
+        for c in range(row.size):
+            cells = np.floor((row[c] + change_of_row[c]) * per_cell + words_of_row[c] * 2.0**-32)
+            cells = cells if cells < most else most
+            cells = cells if cells > -most else -most
+            row[c] = cells * cell
