@@ -293,38 +293,6 @@ def test_a_second_capture_is_refused_until_the_first_is_detached():
     assert model[0].weight.grad is not None
 
 
-def test_before_read_is_told_which_rows_come():
-    model = Tied(False)
-    model.out.weight = nn.Parameter(torch.randn(9, 4))
-    calls = []
-    capture = Capture(model, loss_reduction="mean")
-    assert capture.before_read is None
-    capture.before_read = lambda table, ids: calls.append((table, ids.clone()))
-    ids = torch.randint(0, 9, (3, 2))
-    model(ids)
-    model.eval()
-    with torch.no_grad():
-        model(ids)
-    assert [table for table, _ in calls] == ["words", "words"]
-    assert all(torch.equal(read, ids) for _, read in calls)
-    with pytest.raises(ValueError, match="table 'words': id 9"):
-        model(torch.tensor([[9]]))
-    assert len(calls) == 2
-
-
-def test_before_read_may_change_the_rows():
-    model = nn.Embedding(5, 2)
-    capture = Capture(model, loss_reduction="sum")
-
-    def renew(table: str, ids: Tensor) -> None:
-        with torch.no_grad():
-            model.weight[ids] = 7.0
-
-    capture.before_read = renew
-    assert torch.equal(model(torch.tensor([3])), torch.full((1, 2), 7.0))
-    assert not (model.weight[0] == 7.0).any()
-
-
 @pytest.mark.parametrize(
     ("module", "reduction", "message"),
     [(nn.Linear(2, 2), "none", "loss_reduction: .*'none'"), (torch.relu, "mean", "module: .*nn.Module")],

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from sparsedp.randomness import NoiseSource
+from sparsedp.randomness import NoiseSource, Stream
 from sparsedp.rows import RowGradient
 from sparsedp.training import lazy_table
 from sparsedp.training.lazy_table import FEWEST_CELLS, MOST_CELLS, LazyTable, cell_for
@@ -99,7 +99,7 @@ def test_the_number_that_reaches_the_sampler_is_the_one_that_was_accounted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With normals that are all 1 a row moves by its debt: T steps' noise, and T - 1 roundings."""
-    monkeypatch.setattr(lazy_table, "unit_normals", lambda stream, count: np.ones(count))
+    monkeypatch.setattr(Stream, "normal", lambda stream, size: np.ones(size))
     table = make(3, 4, dtype=torch.float64)
     debts = []
     for lr, std in ((0.1, 1.0), (0.05, 2.0), (0.2, 1.0)):

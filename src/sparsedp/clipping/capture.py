@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from sparsedp.clipping.gradient import PerExampleGradient, Summand, total
 from sparsedp.clipping.layers.registry import Part, TableRule
 from sparsedp.clipping.mixing import MixingProbe
-from sparsedp.clipping.recorder import BeforeRead, Recorder
+from sparsedp.clipping.recorder import Recorder
 from sparsedp.clipping.scattered_rows import ScatteredRows
 from sparsedp.clipping.stand_in import StandIn
 from sparsedp.clipping.survey import survey
@@ -96,15 +96,6 @@ class Capture:
         for stand_in in self._stand_ins:
             stand_in.attach()
 
-    @property
-    def before_read(self) -> BeforeRead | None:
-        """Called with (table name, ids) before a table's module reads rows, in training and in evaluation."""
-        return self._recorder.before_read
-
-    @before_read.setter
-    def before_read(self, callback: BeforeRead | None) -> None:
-        self._recorder.before_read = callback
-
     def begin_piece(self, piece: int, examples: int | None) -> None:
         """From now on forward passes are those of this piece of a batch; its ``examples`` are checked if known."""
         self._recorder.piece, self._recorder.examples = piece, examples
@@ -129,7 +120,7 @@ class Capture:
                     "one); give each its own backward"
                 )
             piece = pieces.pop()
-            if piece in sizes:
+            if piece is not None and piece in sizes:
                 calls.setdefault(piece, []).extend(each)
         return {piece: self._capture_all([each], sizes[piece])[0] for piece, each in calls.items()}
 

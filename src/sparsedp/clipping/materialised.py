@@ -47,5 +47,6 @@ class Materialised(Summand):
     def _add_to(self, out: Tensor, weights: Tensor) -> None:
         flat = wide(self.values).reshape(self.batch_size, out.numel())
         weights = weights.to(flat.dtype)
-        for some, scale in zip(flat.split(SUMMED_AT_ONCE), weights.split(SUMMED_AT_ONCE), strict=True):
-            out.view(-1).add_(torch.mv(some.t(), scale))
+        for start in range(0, self.batch_size, SUMMED_AT_ONCE):
+            some = slice(start, start + SUMMED_AT_ONCE)
+            out.view(-1).add_(torch.mv(flat[some].t(), weights[some]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +16,11 @@ if TYPE_CHECKING:
     RecordedCall = tuple[Call, Tensor]
     """A call of a layer and the gradient of its output."""
 
-BeforeRead = Callable[[str, Tensor], None]
-
 
 class Recorder:
     """What the watched layers of one model write to: one list of calls and gradients per backward pass."""
 
     def __init__(self, root: nn.Module) -> None:
-        self.before_read: BeforeRead | None = None
         self.arguments: Any = None
         """What the model was called with, while its forward runs."""
         self.is_paused = False

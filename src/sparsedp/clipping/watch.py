@@ -78,11 +78,6 @@ class Watch(StandIn):
 
     def _read(self, *args: Any, **kwargs: Any) -> Any:
         """A table's own forward, with errors that name the table."""
-        before_read = self.recorder.before_read
-        if before_read is not None and self.table is not None and not self.recorder.is_paused:
-            ids = argument(args, kwargs, 0, "input")
-            self._check(ids)
-            before_read(self.table, ids)
         try:
             return self.own(*args, **kwargs)
         except (IndexError, RuntimeError):

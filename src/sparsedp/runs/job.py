@@ -66,6 +66,9 @@ class Job(Protocol):
     def resume(self, path: Path) -> Tally:
         """Go on from a checkpoint; gives the tally up to it."""
 
+    def withheld(self) -> list[str]:
+        """Buffers that training passes changed without noise: they are not released."""
+
     def close(self) -> None:
         """Give the model back."""
 
@@ -149,7 +152,7 @@ class PrivateJob:
 
     def choose_once(self) -> bool:
         """See the protocol."""
-        self.engine.run.rule()
+        self.engine.run.choose_once()
         return bool(self.engine.run.selection.one_off_events())
 
     def save(self, path: Path, tally: Tally) -> None:
@@ -160,6 +163,10 @@ class PrivateJob:
         """See the protocol."""
         self.engine.resume(path)
         return Tally.from_record(torch.load(path, weights_only=True, mmap=True)[_TALLY])
+
+    def withheld(self) -> list[str]:
+        """See the protocol."""
+        return self.engine.run.buffers.changed()
 
     def close(self) -> None:
         """See the protocol."""
@@ -238,6 +245,10 @@ class PlainJob:
         self._loader.position = state["position"]
         torch.set_rng_state(state["torch_rng"])
         return Tally.from_record(state[_TALLY])
+
+    def withheld(self) -> list[str]:
+        """See the protocol."""
+        return []
 
     def close(self) -> None:
         """See the protocol."""

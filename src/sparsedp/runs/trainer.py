@@ -209,7 +209,8 @@ def _finish(
     if statement is not None:
         folder.write_json("statement", statement.to_dict())
     privacy = str(statement) if statement else NOT_PRIVATE
-    write_weights(model, folder.weights, privacy=privacy)  # state_dict pays what lazy noise owes
+    # state_dict pays what lazy noise owes
+    write_weights(model, folder.weights, privacy=privacy, without=job.withheld())
     tables = [m.weight for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
     return Result(
         auc=found.auc,

@@ -131,7 +131,7 @@ def _source(given: TableInput, leaves: Sequence[Any]) -> _Source | None:
             return _Source(
                 number,
                 whole,
-                ids.storage_offset() - leaf.storage_offset(),
+                int(ids.storage_offset() - leaf.storage_offset()),
                 tuple(ids.shape[1:]),
                 (leaf.stride(0), *ids.stride()[1:]),
                 tuple(leaf.shape[1:]),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import SGD, Optimizer
 
 from sparsedp.clipping import Capture, Table
@@ -79,10 +79,6 @@ class LazyNoise:
     def pay(self, name: str, rows: NDArray[np.int64]) -> None:
         """Bring distinct ``rows`` of a table up to date."""
         self._tables[name].pay(rows)
-
-    def before_read(self, name: str, ids: Tensor) -> None:
-        """A layer is about to read ``ids``. The table's parameter would pay them by itself."""
-        self._tables[name].pay_ids(ids)
 
     def flush(self) -> None:
         """Pay every debt: before evaluation, state_dict, export, any release."""

@@ -145,7 +145,7 @@ class PoissonLoader:
                 asked.append(piece)
                 yield piece.indices
 
-        for contents in DataLoader(self._fetch, sampler=indices(), batch_size=None, **self._options):  # type: ignore[arg-type]
+        for contents in DataLoader(self._fetch, sampler=indices(), batch_size=None, **self._options):
             yield asked.popleft(), contents
 
 

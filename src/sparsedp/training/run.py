@@ -124,8 +124,8 @@ class Run:
         """Are the one-off choices made?"""
         return self._rule is not None
 
-    def _start(self) -> None:
-        """An epoch begins. One-off choices are made, and paid for, before the first batch is handed out."""
+    def choose_once(self) -> None:
+        """Make the one-off choices, and pay for them, unless they are made."""
         if self._rule is None:
             with torch.enable_grad():
                 self.settle(
@@ -136,6 +136,10 @@ class Run:
                         self._pay_once,
                     )
                 )
+
+    def _start(self) -> None:
+        """An epoch begins."""
+        self.choose_once()
         if self.loader is not None:
             self.loader.whole_batches = self.rule().looks_at == "ids"
 
