@@ -92,6 +92,8 @@ class _State:
     tally: Tally = field(default_factory=Tally)
     next_auc: list[float] = field(default_factory=list)
     statements: list[dict[str, Any]] = field(default_factory=list)
+    withheld: list[str] = field(default_factory=list)
+    """Buffers that training passes changed without noise."""
 
     def save(self, path: Path, model: nn.Module, rows: _RowsSource) -> None:
         plain = {**vars(self), "tally": self.tally.to_record()}
@@ -155,6 +157,7 @@ def _train_period(
     state.planned_steps += job.total_steps
     state.stopped = state.stopped or job.stopped
     state.lost_steps += job.lost_steps()
+    state.withheld = sorted({*state.withheld, *job.withheld()})
 
 
 def _mid_period(folder: RunFolder, number: int) -> Path:
@@ -193,7 +196,8 @@ def _finish(
     statement = _composed([PrivacyStatement(**each) for each in state.statements])
     if statement is not None:
         folder.write_json("statement", statement.to_dict())
-    write_weights(model, folder.weights, privacy=str(statement) if statement else NOT_PRIVATE)
+    privacy = str(statement) if statement else NOT_PRIVATE
+    write_weights(model, folder.weights, privacy=privacy, without=state.withheld)
     tally = state.tally
     result = StreamResult(
         auc=final.auc,
