@@ -141,7 +141,8 @@ class Run:
         """An epoch begins."""
         self.choose_once()
         if self.loader is not None:
-            self.loader.whole_batches = self.rule().looks_at == "ids"
+            assert self._rule is not None
+            self.loader.whole_batches = self._rule.looks_at == "ids"
 
     def _pay_once(self) -> None:
         if self._ledger is not None:
@@ -149,11 +150,16 @@ class Run:
                 self._ledger.spend(event, cap=self._cap)
 
     def rule(self) -> Rule:
-        """The rule of a step."""
+        """The rule of the step that is about to be taken; refuses it if the model is not what it was."""
+        if self._ended:
+            raise RuntimeError("step() after engine.detach(): the run has ended; call make_private again")
         if self._rule is None:
             raise RuntimeError(
                 "step() without a batch of private.data_loader: iterate over it, and step once a batch"
             )
+        self._identity.check()
+        if self.lazy is not None:
+            self.lazy.check()
         return self._rule
 
     @property
@@ -163,11 +169,6 @@ class Run:
 
     def charge(self) -> None:
         """Pay for the next step before its noise is drawn, or refuse it."""
-        if self._ended:
-            raise RuntimeError("step() after engine.detach(): the run has ended; call make_private again")
-        self._identity.check()
-        if self.lazy is not None:
-            self.lazy.check()
         event = self.terms.event(self.selection)
         if self._ledger is not None:
             if self._step_charger is None:
