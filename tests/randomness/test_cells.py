@@ -276,3 +276,15 @@ def test_the_geometric_law_and_its_scale(uniform_on_unit: Callable[..., bool]) -
 def test_a_standard_deviation_out_of_range_is_refused(std: float) -> None:
     with pytest.raises(ValueError, match="std_cells: must lie in"):
         RoundedGaussian(std)
+
+
+def test_the_error_budget_that_the_docs_state() -> None:
+    """2 h sqrt(2 N ln(1/delta')) + 0.8 h T sqrt(d) / sigma for 1e5 steps of 1e6 coordinates."""
+    h, steps, coordinates = 2.0**-44, 1e5, 1e6
+    spread = 2 * h * math.sqrt(2 * steps * coordinates * math.log(1e12))
+    drift = 0.8 * h * steps * math.sqrt(coordinates)
+    assert spread == pytest.approx(2.7e-7, rel=0.02)
+    assert drift == pytest.approx(4.5e-6, rel=0.02)
+    # How far two shifted laws differ: the sum of |p - q| is at most 0.8 |shift| / s.
+    for shift in (0.01, 0.1, 1.0, 3.0):
+        assert 2 * (2 * stats.norm.cdf(shift / 2) - 1) <= 0.8 * shift
