@@ -21,6 +21,7 @@ from sparsedp.randomness.cells import (
     SPAN,
     CellSampler,
     TwoSidedGeometric,
+    height_at,
     two_sided_geometric,
 )
 from sparsedp.randomness.keystream import Keystream
@@ -61,12 +62,10 @@ def magnitude(k: int) -> int:
 
 
 def above(sampler: CellSampler, k: int) -> float:
-    """What the height at k leaves above its rectangle, in float64 as the sampler computes it."""
-    x = np.float64(k if sampler.bell else magnitude(k)) * (1.0 / sampler.scale)
-    height = sampler.peak * np.exp(-0.5 * x * x if sampler.bell else -x)
-    if sampler.bell:
-        height *= 1.0 + sampler.curvature * (x * x - 1.0)
-    return float(height - sampler.rectangles[magnitude(k) >> sampler.cell_bits])
+    """What the height at k leaves above its rectangle, in the sampler's own float64."""
+    m, sign = np.int64(magnitude(k)), np.int64(-1 if k < 0 else 0)
+    height = height_at(m, sign, sampler.peak, 1.0 / sampler.scale, sampler.curvature, sampler.bell)
+    return float(height - sampler.rectangles[m >> sampler.cell_bits])
 
 
 def cell_truth(sampler: CellSampler, cell: int) -> mpmath.mpf:
