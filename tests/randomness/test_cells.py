@@ -21,6 +21,7 @@ from sparsedp.randomness.cells import (
     SPAN,
     CellSampler,
     TwoSidedGeometric,
+    height_at,
     two_sided_geometric,
 )
 from sparsedp.randomness.keystream import Keystream
@@ -61,12 +62,10 @@ def magnitude(k: int) -> int:
 
 
 def above(sampler: CellSampler, k: int) -> float:
-    """What the height at k leaves above its rectangle, in float64 as the sampler computes it."""
-    x = np.float64(k if sampler.bell else magnitude(k)) * (1.0 / sampler.scale)
-    height = sampler.peak * np.exp(-0.5 * x * x if sampler.bell else -x)
-    if sampler.bell:
-        height *= 1.0 + sampler.curvature * (x * x - 1.0)
-    return float(height - sampler.rectangles[magnitude(k) >> sampler.cell_bits])
+    """What the height at k leaves above its rectangle, in the sampler's own float64."""
+    m, sign = np.int64(magnitude(k)), np.int64(-1 if k < 0 else 0)
+    height = height_at(m, sign, sampler.peak, 1.0 / sampler.scale, sampler.curvature, sampler.bell)
+    return float(height - sampler.rectangles[m >> sampler.cell_bits])
 
 
 def cell_truth(sampler: CellSampler, cell: int) -> mpmath.mpf:
@@ -276,3 +275,15 @@ def test_the_geometric_law_and_its_scale(uniform_on_unit: Callable[..., bool]) -
 def test_a_standard_deviation_out_of_range_is_refused(std: float) -> None:
     with pytest.raises(ValueError, match="std_cells: must lie in"):
         RoundedGaussian(std)
+
+
+def test_the_error_budget_that_the_docs_state() -> None:
+    """2 h sqrt(2 N ln(1/delta')) + 0.8 h T sqrt(d) / sigma for 1e5 steps of 1e6 coordinates."""
+    h, steps, coordinates = 2.0**-44, 1e5, 1e6
+    spread = 2 * h * math.sqrt(2 * steps * coordinates * math.log(1e12))
+    drift = 0.8 * h * steps * math.sqrt(coordinates)
+    assert spread == pytest.approx(2.7e-7, rel=0.02)
+    assert drift == pytest.approx(4.5e-6, rel=0.02)
+    # How far two shifted laws differ: the sum of |p - q| is at most 0.8 |shift| / s.
+    for shift in (0.01, 0.1, 1.0, 3.0):
+        assert 2 * (2 * stats.norm.cdf(shift / 2) - 1) <= 0.8 * shift

@@ -6,11 +6,15 @@ nothing. Error rates: every test of the new form below 1e-8.
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
+import sparsedp
 from sparsedp.randomness import (
     NoiseSource,
     Stream,
@@ -174,3 +178,21 @@ def test_tail_radii_of_float32_box_muller_are_far_apart_and_those_of_a_release_a
     hits, total = np.sum(found, axis=0)
     assert total > 40
     assert fits(int(hits), int(total), 0.1)
+
+
+# The rule, on the source
+
+
+FLOAT_NOISE = re.compile(r"\b(?:stream|noise|selection|sampling)\.(?:normal|laplace|gumbel)\(")
+ALLOWED = {"convex/measurement.py", "randomness/lattice.py", "randomness/rounding.py"}
+"""A public random matrix; noise alone; keys that are rounded to a lattice."""
+
+
+def test_no_module_adds_float_noise_to_data() -> None:
+    source = Path(sparsedp.__file__).parent
+    found = {
+        path.relative_to(source).as_posix()
+        for path in source.rglob("*.py")
+        if FLOAT_NOISE.search(path.read_text())
+    }
+    assert found == ALLOWED

@@ -73,6 +73,18 @@ def test_a_sum_falls_into_the_cell_that_rational_arithmetic_says(
     assert is_cell_of(int(cells[0]), Fraction(value) + noise_of(k, word, scale, centre))
 
 
+def test_large_products_are_not_rounded() -> None:
+    """Where a float64 of the product has no bits left for the place within a cell."""
+    generator = np.random.default_rng(1)
+    cells = generator.integers(-(64 << 44), 64 << 44, 500)
+    spread = generator.integers(-(2**63), 2**63 - 1, 500)
+    scale = 1.37 * 2.0**45
+    found = cells.copy()
+    _round_values(found, spread, np.zeros(500), 1.0, scale * 2.0**-44, 0.5)
+    for cell, k, word in zip(found.tolist(), cells.tolist(), spread.tolist(), strict=True):
+        assert is_cell_of(cell, noise_of(k, word, scale, 0.5))
+
+
 @given(st.integers(-(12 << 44), 12 << 44), words, scales)
 def test_a_row_falls_into_the_cell_that_rational_arithmetic_says(k: int, word: int, std: float) -> None:
     cells = np.array([[k]])

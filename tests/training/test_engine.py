@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import sparsedp as sdp
 from sparsedp.accounting import BudgetExceeded, GaussianDpEvent, PoissonSampledDpEvent, epsilon_of
+from sparsedp.selection import adafest
 from sparsedp.training import EpsilonMeter, Private, RowWiseAdagrad, TensorBoardMonitor
-from sparsedp.training import optimizer as training_optimizer
 from sparsedp.training import step as training_step
 
 
@@ -48,15 +48,14 @@ def make(
 
 
 def train(private: Private, steps: int) -> None:
-    taken = 0
+    goal = private.optimizer.steps_taken + steps
     while True:
         for ids, label in private.data_loader:
-            if taken == steps:
-                return
             private.optimizer.zero_grad()
             bce(private.module(ids), label).backward()
             private.optimizer.step()
-            taken += 1
+            if private.optimizer.steps_taken == goal:
+                return
 
 
 def test_the_statement_is_that_of_the_steps_taken() -> None:
@@ -398,18 +397,27 @@ def test_a_step_counts_although_something_fails_after_it_was_paid(
 
 
 def test_the_step_is_paid_before_any_noise_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, private = make(noise_multiplier=1.0)
-    drawn: list[int] = []
-    own = training_step.private_gradient
+    """Neither the map's noise nor the gradient's comes before the step is counted."""
+    for pieces in (None, 3):
+        engine, private = make(noise_multiplier=1.0, physical_batch_size=pieces)
+        drawn: list[tuple[str, int]] = []
 
-    def spied(*args: object, **options: object) -> object:
-        drawn.append(private.optimizer.steps_taken)
-        return own(*args, **options)  # type: ignore[arg-type]
+        def spy(module: object, name: str, drawn=drawn, private=private) -> None:  # type: ignore[no-untyped-def]
+            own = getattr(module, name)
 
-    monkeypatch.setattr(training_optimizer, "private_gradient", spied)
-    train(private, 2)
-    assert drawn == [1, 2]
-    assert engine.events()[0][1] == 2
+            def spied(*args: object, **options: object) -> object:
+                drawn.append((name, private.optimizer.steps_taken))
+                return own(*args, **options)
+
+            monkeypatch.setattr(module, name, spied)
+
+        spy(adafest, "draw_survivors")
+        spy(training_step, "release_on_lattice")
+        train(private, 2)
+        assert {step for _, step in drawn} == {1, 2}
+        assert [name for name, _ in drawn].count("draw_survivors") == 2
+        assert engine.events()[0][1] == 2
+        monkeypatch.undo()
 
 
 def test_parameters_put_in_place_of_others_are_noticed_at_the_next_step() -> None:

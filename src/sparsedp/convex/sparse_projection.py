@@ -18,11 +18,11 @@ from scipy import optimize, special
 from sparsedp.accounting.validation import check_positive
 from sparsedp.mechanisms import project_l1_ball
 from sparsedp.mechanisms.histogram import Floats, Ints, check_histogram, untouched_ids
-from sparsedp.mechanisms.thresholded_counts import survival
 from sparsedp.randomness import (
     Stream,
     bernoulli_positions,
     noise_lattice,
+    passing_probability,
     round_gaussian,
     rounded_gaussian_tail,
 )
@@ -101,8 +101,10 @@ def _hits(size: int, inner: int, outer: int | None, std_cells: float, stream: St
     """Ranks of the coordinates whose noise, known to lie within `outer`, lies at `inner` or beyond."""
     if inner == 0:
         return np.arange(size, dtype=np.int64)
-    beyond = 0.0 if outer is None else survival(outer, std_cells)
-    return bernoulli_positions(stream, size, (survival(inner, std_cells) - beyond) / (0.5 - beyond))
+    beyond = 0.0 if outer is None else passing_probability(outer, std_cells)
+    return bernoulli_positions(
+        stream, size, (passing_probability(inner, std_cells) - beyond) / (0.5 - beyond)
+    )
 
 
 def _shell(count: int, inner: int, outer: int | None, std_cells: float, stream: Stream) -> Ints:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import ndtr
 
 from sparsedp.accounting.events import DpEvent, GaussianDpEvent
 from sparsedp.accounting.validation import check_finite, check_positive
 from sparsedp.compiled import compiled
 from sparsedp.mechanisms.histogram import Floats, Ints, check_histogram
-from sparsedp.randomness import Stream, bernoulli_positions, noise_lattice, round_gaussian
+from sparsedp.randomness import (
+    Stream,
+    bernoulli_positions,
+    noise_lattice,
+    passing_cell,
+    passing_probability,
+    round_gaussian,
+)
 
 
 def thresholded_counts(
@@ -25,9 +31,9 @@ def thresholded_counts(
     C1), the event is ``Gaussian(std / C1)`` under the same adjacency. Released: the surviving ids.
     Proof: the bits are post-processing of the Gaussian mechanism on the count vector, rounded to a lattice of
     at most ``std / 2^24`` (``round_gaussian``): row j survives iff its integer is at least that of the
-    threshold. The bits of distinct rows are independent, so drawing them in two groups
-    changes nothing; hits of the gaps that fall on touched rows are discarded, since those have drawn their
-    own bit. Both groups' probabilities are right to a relative 2^-40.
+    threshold. The bits of distinct rows are independent, so drawing them in two groups changes nothing; hits
+    of the gaps that fall on touched rows are discarded, since those have drawn their own bit. Both groups'
+    probabilities are right to a relative 2^-40.
 
     The standard deviation is ``sigma1 * C1``. FEST's appendix B.2 divides by ``sigma1^2 * C1^2``.
     """
@@ -41,21 +47,11 @@ def draw_survivors(
 ) -> Ints:
     """The same for a histogram that is known to be one: the rows of a step."""
     lattice = noise_lattice(std)
-    lowest = least_cell(threshold, lattice)
+    lowest = passing_cell(threshold, lattice)
     noisy = round_gaussian(counts, std=std, lattice=lattice, stream=stream)
-    hits = bernoulli_positions(stream, size, survival(lowest, std / lattice))
+    hits = bernoulli_positions(stream, size, passing_probability(lowest, std / lattice))
     found = np.empty(touched.size + hits.size, np.int64)
     return found[: _survivors(touched, noisy, lowest, hits, found)]
-
-
-def least_cell(threshold: float, lattice: float) -> int:
-    """The integer whose lower border lies nearest to the threshold, not beyond 2^61."""
-    return round(min(max(threshold / lattice + 0.5, -(2.0**61)), 2.0**61))
-
-
-def survival(lowest: int, std_cells: float) -> float:
-    """P(Z >= lowest) for a rounded Gaussian Z."""
-    return float(ndtr((0.5 - lowest) / std_cells))
 
 
 @compiled

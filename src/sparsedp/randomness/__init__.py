@@ -6,6 +6,8 @@ from sparsedp.randomness.positions import bernoulli_positions
 from sparsedp.randomness.rounding import (
     geometric,
     noise_lattice,
+    passing_cell,
+    passing_probability,
     round_exponential,
     round_gaussian,
     round_gumbel,
@@ -24,6 +26,8 @@ __all__ = [
     "geometric",
     "lattice_of",
     "noise_lattice",
+    "passing_cell",
+    "passing_probability",
     "release_on_lattice",
     "round_exponential",
     "round_gaussian",

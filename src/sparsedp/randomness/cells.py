@@ -242,6 +242,17 @@ def _first_look(words: I64, thresholds: U16, cells: U16, cell_bits: int, again: 
 
 
 @compiled
+def height_at(
+    k: np.int64, sign: np.int64, peak: float, per_scale: float, curvature: float, bell: bool
+) -> float:
+    """The probability of k, or of -1 - k where the sign is -1, as a height."""
+    if not bell:
+        return peak * math.exp(-np.float64(k) * per_scale)
+    x = np.float64(k ^ sign) * per_scale
+    return peak * math.exp(-0.5 * x * x) * (1.0 + curvature * (x * x - 1.0))
+
+
+@compiled
 def _second_look(
     pending: I64,
     words: U64,
@@ -274,11 +285,7 @@ def _second_look(
             cell = column if own else alias[column]
             k = (cell << shift) | ((word >> np.int64(_WIDE_COLUMN_BITS)) & place)
             sign = word >> np.int64(63)
-            if bell:
-                x = np.float64(k ^ sign) * per_scale
-                height = peak * np.exp(-0.5 * x * x) * (1.0 + curvature * (x * x - 1.0))
-            else:
-                height = peak * np.exp(-np.float64(k) * per_scale)
+            height = height_at(k, sign, peak, per_scale, curvature, bell)
             at += _WORDS_A_LOOK
             limit = np.float64(words[at - 1]) * 2.0**-64 * (tops[cell] - rectangles[cell])
             if limit < height - rectangles[cell]:

@@ -13,6 +13,7 @@ import math
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtr
 
 from sparsedp.compiled import compiled
 from sparsedp.randomness.cells import CHUNK, SMALLEST_STD, CellSampler, rounded_gaussian, two_sided_geometric
@@ -35,6 +36,16 @@ def noise_lattice(scale: float, bits: int = LATTICE_BITS) -> float:
     if not _SMALLEST <= scale <= _LARGEST:
         raise ValueError(f"scale: the noise must lie in [2^-900, 2^900], got {scale}")
     return math.ldexp(1.0, math.frexp(scale)[1] - 1 - bits)
+
+
+def passing_cell(threshold: float, lattice: float) -> int:
+    """The integer from which on rounded values pass: its lower border lies nearest to the threshold."""
+    return round(min(max(threshold / lattice + 0.5, -_LARGEST_CELL), _LARGEST_CELL))
+
+
+def passing_probability(lowest: int, std_cells: float) -> float:
+    """P(Z >= lowest) for a rounded Gaussian Z: beyond the lower border of ``lowest``."""
+    return float(ndtr((0.5 - lowest) / std_cells))
 
 
 def round_gaussian(values: ArrayLike, *, std: float, lattice: float, stream: Stream) -> I64:

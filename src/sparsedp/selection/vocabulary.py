@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 from scipy.stats import norm as normal
 
 from sparsedp.accounting.events import DpEvent, GaussianDpEvent
-from sparsedp.mechanisms.thresholded_counts import least_cell, survival
 from sparsedp.randomness import (
     Stream,
     bernoulli_positions,
     noise_lattice,
+    passing_cell,
+    passing_probability,
     round_gaussian,
     rounded_gaussian_tail,
 )
@@ -102,10 +103,10 @@ def noisy_counts_above(
     if not threshold >= 0.0:
         raise ValueError(f"threshold: must not be negative, got {threshold}")
     lattice = noise_lattice(std)
-    lowest = least_cell(threshold, lattice)
+    lowest = passing_cell(threshold, lattice)
     noisy = round_gaussian(counts.counts, std=std, lattice=lattice, stream=stream)
     passed = noisy >= lowest
-    hits = bernoulli_positions(stream, size, survival(lowest, std / lattice))
+    hits = bernoulli_positions(stream, size, passing_probability(lowest, std / lattice))
     hits = hits[~contains(counts.ids, hits)]
     above = rounded_gaussian_tail(lowest, std / lattice, hits.size, stream)
     ids = np.concatenate([counts.ids[passed], hits])
