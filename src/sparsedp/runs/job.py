@@ -45,6 +45,10 @@ class Job(Protocol):
     def step(self) -> None:
         """After backward."""
 
+    @property
+    def is_mid_batch(self) -> bool:
+        """Pieces of a logical batch are still to come: its step comes with the last one."""
+
     def last_step(self) -> LastStep | None:
         """What the last step released of itself; None without privacy."""
 
@@ -131,6 +135,11 @@ class PrivateJob:
         """See the protocol."""
         self.private.optimizer.step()
 
+    @property
+    def is_mid_batch(self) -> bool:
+        """See the protocol."""
+        return self.private.optimizer.is_mid_batch
+
     def last_step(self) -> LastStep | None:
         """See the protocol."""
         return self.private.optimizer.last_step
@@ -204,6 +213,11 @@ class PlainJob:
         """See the protocol."""
         for optimizer in self._optimizers:
             optimizer.step()
+
+    @property
+    def is_mid_batch(self) -> bool:
+        """See the protocol."""
+        return False
 
     def last_step(self) -> LastStep | None:
         """See the protocol."""

@@ -154,7 +154,7 @@ def take_steps(model: nn.Module, job: Job, tally: Tally, watch: Watcher | None) 
                 job.stopped = str(refusal)
                 return
             examples, seconds = examples + len(label), seconds + time.perf_counter() - started
-            if job.steps_taken == taken:  # a piece of a logical batch: the step comes with the last one
+            if job.is_mid_batch:
                 continue
             taken = job.steps_taken
             tally.add(job.last_step(), examples, seconds)

@@ -77,6 +77,7 @@ class PrivateOptimizer(Optimizer):
         self._examined: PrivateStep | None = None
         self.callbacks: list[Callable[[LastStep], None]] = []
         self.steps_taken = 0
+        """Steps that are paid for; the last of them may still be under way."""
         self._capture = capture
         self._rule = rule
         self._source = source
@@ -102,6 +103,11 @@ class PrivateOptimizer(Optimizer):
             clipped_fraction=float(np.mean(factors < 1.0)) if factors.size else 0.0,
             non_finite_examples=sum(int((~finite).sum()) for finite in self._examined.finite),
         )
+
+    @property
+    def is_mid_batch(self) -> bool:
+        """Pieces of the logical batch in hand are still to come: ``step`` has not updated anything yet."""
+        return self._owner.in_hand
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
