@@ -1,0 +1,176 @@
+"""One training loop on two neighbouring data sets: how far one example moves what a step releases."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+import sparsedp as sdp
+from sparsedp.selection import Selected
+from sparsedp.training import Private
+
+Gradient = dict[str, Tensor]
+Loop = Callable[[Private], None]
+
+
+@dataclass
+class Outcome:
+    """What a loop released, step by step, before noise; and how it ended."""
+
+    sums: dict[int, Gradient] = field(default_factory=dict)
+    """By the number of the batch (from 0), the clipped sum over all parameters: ``.grad`` times the divisor."""
+    masks: dict[int, dict[str, Tensor]] = field(default_factory=dict)
+    """By the number of the batch, which rows (or coordinates) of which parameters were selected."""
+    selected: dict[int, Selected] = field(default_factory=dict)
+    maps: dict[int, dict[int, float]] = field(default_factory=dict)
+    """By the number of the batch its contribution map, where the selection has one."""
+    error: Exception | None = None
+
+
+@dataclass
+class Setting:
+    """A model, a data set and how it is trained."""
+
+    model: Callable[[], nn.Module]
+    data: Sequence[Tensor] | Dataset[Any]
+    batches: Sequence[Sequence[int]]
+    """Which examples are in which batch."""
+    expected: float = 4.0
+    clip: float = 1.0
+    poisson: bool = True
+    options: dict[str, Any] = field(default_factory=dict)
+    loader: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def dataset(self) -> Any:
+        return self.data if isinstance(self.data, Dataset) else TensorDataset(*self.data)
+
+    def run(self, loop: Loop, without: int | None = None, like: Outcome | None = None) -> Outcome:
+        """Train on all examples, or without one; ``like``: with the rows that were selected there."""
+        torch.manual_seed(0)
+        model = self.model()
+        batches = [[i for i in batch if i != without] for batch in self.batches]
+        loader = DataLoader(self.dataset, **{"batch_size": len(self.dataset)} | self.loader)
+        engine = sdp.PrivacyEngine(seed=0)
+        private = engine.make_private(
+            module=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.0),
+            data_loader=loader if self.poisson else GivenBatches(loader, batches),
+            noise_multiplier=0.0,
+            max_grad_norm=self.clip,
+            expected_batch_size=self.expected,
+            poisson=self.poisson,
+            **self.options,
+        )
+        if self.poisson:
+            private.data_loader.steps_per_epoch = len(batches)
+            private.data_loader.indices = lambda step: np.array(batches[step % len(batches)], np.int64)
+        outcome = Outcome()
+        _watch_selection(engine, outcome, like)
+        owner = private.optimizer._owner
+
+        def keep(_: Any) -> None:
+            outcome.sums[owner.batch - 1] = _sums(model, self.expected)
+
+        private.optimizer.callbacks.append(keep)
+        try:
+            loop(private)
+        except Exception as error:
+            outcome.error = error
+        finally:
+            engine.detach()
+        return outcome
+
+
+class GivenBatches:
+    """The user's own loader: these examples in these batches."""
+
+    def __init__(self, loader: DataLoader[Any], batches: Sequence[Sequence[int]]) -> None:
+        self._loader, self._batches = loader, batches
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(
+            DataLoader(self._loader.dataset, batch_sampler=self._batches, collate_fn=self._loader.collate_fn)
+        )
+
+
+def moves(setting: Setting, loop: Loop, example: int) -> list[float]:
+    """How far removing an example moves each step's sum, in units of the clipping norm.
+
+    Raises the error with which the loop ended. The rows selected are those of the run with the example.
+    """
+    full = setting.run(loop)
+    if full.error is not None:
+        raise full.error
+    without = setting.run(loop, without=example, like=full)
+    if without.error is not None:
+        raise without.error
+    assert list(full.sums) == list(without.sums), "whether a step is taken depends on the example"
+    return [distance(full.sums[n], without.sums[n]) / setting.clip for n in full.sums]
+
+
+def distance(first: Gradient, second: Gradient) -> float:
+    """Over all parameters jointly."""
+    return math.sqrt(sum(float((first[name] - second[name]).square().sum()) for name in first))
+
+
+def _sums(model: nn.Module, expected: float) -> Gradient:
+    return {
+        name: torch.zeros(p.shape, dtype=torch.float64)
+        if p.grad is None
+        else p.grad.detach().to_dense().double() * expected
+        for name, p in model.named_parameters()
+        if p.requires_grad
+    }
+
+
+def _watch_selection(engine: sdp.PrivacyEngine, outcome: Outcome, like: Outcome | None) -> None:
+    """Remember what is selected, or select what was selected before."""
+    run, settle = engine.run, engine.run.settle
+    owner = run.optimizer._owner
+
+    def settled(selection: Any) -> None:
+        settle(selection)
+        rule = run.rule()
+        select = rule.select
+
+        def chosen(batch: Any, stream: Any) -> Selected:
+            number = owner.batch - 1
+            norm = getattr(rule, "contribution_norm", None)
+            if norm is not None:
+                counts = batch.contributions(norm, rule.domain)
+                outcome.maps[number] = dict(zip(counts.ids.tolist(), counts.counts.tolist(), strict=True))
+            known = None if like is None else like.selected.get(number)
+            found = select(batch, stream) if known is None else known
+            outcome.selected[number] = found
+            outcome.masks[number] = _masks(run, found)
+            return found
+
+        object.__setattr__(rule, "select", chosen)
+
+    run.settle = settled  # type: ignore[method-assign]
+
+
+def _masks(run: Any, selected: Selected) -> dict[str, Tensor]:
+    """For the parameters in which rows or coordinates were selected: 1 where they were."""
+    masks = {}
+    for place, table in enumerate(run.space.selectable):
+        mask = np.zeros((table.rows, table.dim))
+        rows = selected.rows - run.space.offsets[place]
+        mask[rows[(rows >= 0) & (rows < table.rows)]] = 1.0
+        if selected.coordinates is not None:
+            own = selected.coordinates - run.space.coordinate_offsets[place]
+            mask[:] = 0.0
+            mask.reshape(-1)[own[(own >= 0) & (own < mask.size)]] = 1.0
+        masks[run.capture.tables[table.name].parameter_name] = torch.from_numpy(mask)
+    return masks
