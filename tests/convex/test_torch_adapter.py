@@ -5,9 +5,10 @@ import tracemalloc
 import numpy as np
 import pytest
 import torch
+from support.schedules import handmade_schedule
 from torch import Tensor, nn
 
-from sparsedp.convex.batch_schedule import BatchSchedule, draw_levels
+from sparsedp.convex.batch_schedule import draw_levels
 from sparsedp.convex.bias_reduced_sgd import BiasReducedSGD
 from sparsedp.convex.torch_adapter import TorchLoss
 from sparsedp.randomness import NoiseSource
@@ -67,7 +68,7 @@ def test_it_drives_an_embedding_model() -> None:
     start = loss.start()
     assert start.dtype == np.float32
     levels = draw_levels(300, size=128, stream=source.sampling)
-    schedule = BatchSchedule(128, 1e-3, levels, 1.0, 1e-6, "add-or-remove-one")
+    schedule = handmade_schedule(128, 1e-3, levels)
     sgd = BiasReducedSGD(l2_bound=3.0, sparsity=13, step_size=0.1)
     result = sgd.minimise(loss, start, schedule=schedule, source=source)
     everybody = np.arange(128)
