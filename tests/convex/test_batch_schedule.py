@@ -1,19 +1,32 @@
 from __future__ import annotations
 
+import copy
 import math
+import pickle
+from dataclasses import FrozenInstanceError, replace
 
 import numpy as np
 import pytest
 from scipy import stats
+from support.schedules import handmade_schedule
 
-from sparsedp.accounting import analytic_gaussian_epsilon, analytic_gaussian_sigma, epsilon_of
+from sparsedp.accounting import (
+    ComposedDpEvent,
+    GaussianDpEvent,
+    RepeatAndSelectDpEvent,
+    SelfComposedDpEvent,
+    analytic_gaussian_epsilon,
+    analytic_gaussian_sigma,
+    epsilon_of,
+)
+from sparsedp.accounting.renyi import renyi_epsilon
 from sparsedp.convex.batch_schedule import (
     BatchSchedule,
     draw_levels,
     filter_schedule,
     level_probabilities,
     pld_schedule,
-    shortened,
+    repetition_schedule,
     step_events,
 )
 from sparsedp.randomness import NoiseSource
@@ -28,7 +41,7 @@ def test_truncated_geometric_law(size: int) -> None:
     expected = [2.0**-k / (2 * (1 - 2.0 ** -(top + 1))) for k in range(top + 1)]
     assert level_probabilities(size) == pytest.approx(expected)
     assert level_probabilities(size).sum() == pytest.approx(1.0)
-    assert BatchSchedule(size, 1.0, np.array([top]), 1.0, 1e-6, "replace-one").rate(top) <= 1.0
+    assert handmade_schedule(size, 1.0, [top]).rate(top) <= 1.0
 
 
 def test_levels_follow_it_and_a_plain_geometric_is_noticed() -> None:
@@ -126,19 +139,53 @@ def test_per_step_price_of_the_filter_covers_the_mechanisms() -> None:
             assert math.log1p(rate * math.expm1(3 * epsilon / 32)) <= rate * 3 * epsilon / 16
 
 
-def test_shortened() -> None:
-    schedule = filter_schedule(size=512, epsilon=1.0, delta=1e-6, stream=NoiseSource(0).sampling)
-    assert shortened(schedule, 3).levels.tolist() == schedule.levels[:3].tolist()
+def _made() -> BatchSchedule:
+    return filter_schedule(size=512, epsilon=1.0, delta=1e-6, stream=NoiseSource(0).sampling)
+
+
+def test_a_part_and_another_order_cost_no_more() -> None:
+    schedule = _made()
+    assert schedule.shortened(3).levels.tolist() == schedule.levels[:3].tolist()
+    shuffled = schedule.shuffled(NoiseSource(1).sampling)
+    assert sorted(shuffled.levels) == sorted(schedule.levels)
+    assert not np.array_equal(shuffled.levels, schedule.levels)
+    for other in (schedule.shortened(3), shuffled, copy.deepcopy(schedule), pickle.loads(pickle.dumps(schedule))):
+        assert (other.size, other.noise, other.adjacency) == (schedule.size, schedule.noise, schedule.adjacency)
+        assert (other.epsilon, other.delta) == (schedule.epsilon, schedule.delta)
     with pytest.raises(ValueError, match="steps must"):
-        shortened(schedule, 0)
+        schedule.shortened(0)
+
+
+def test_no_schedule_is_made_or_changed_by_hand() -> None:
+    """Such a schedule would state an epsilon that its steps do not cost: a thousand dear ones, stated as 1."""
+    dear = np.full(1000, 7)
+    with pytest.raises(TypeError, match="must come from pld_schedule or filter_schedule"):
+        BatchSchedule(512, 0.1, dear, 1.0, 1e-6, "replace-one")
+    with pytest.raises(TypeError, match="must come from"):
+        BatchSchedule(size=512, noise=0.1, levels=dear, epsilon=1.0, delta=1e-6, adjacency="replace-one")
+    schedule = _made()
+    for change in ({"levels": dear}, {"noise": 0.1}, {"epsilon": 0.1}):
+        with pytest.raises(TypeError, match="must come from"):
+            replace(schedule, **change)
+        with pytest.raises(FrozenInstanceError):
+            setattr(schedule, *next(iter(change.items())))
+    with pytest.raises(ValueError, match="read-only"):
+        schedule.levels[:] = 7
+
+
+def test_a_repeated_run_spends_what_it_states() -> None:
+    """The events of its own steps and score, repeated and priced anew: within epsilon, and close to it."""
+    terms = {"epsilon": 1.0, "delta": 1e-5, "rho": 0.01, "score_multiplier": 20.0, "mean": 6.0}
+    schedule = repetition_schedule(size=512, stream=NoiseSource(2).sampling, **terms)
+    events = step_events(schedule.levels, size=512, noise=schedule.noise)
+    run = [SelfComposedDpEvent(event, count) for event, count in events]
+    repeated = RepeatAndSelectDpEvent(ComposedDpEvent([*run, GaussianDpEvent(20.0)]), 6.0, math.inf)
+    assert 0.9 < renyi_epsilon([(repeated, 1)], 1e-5) <= 1.0
+    assert (schedule.epsilon, schedule.delta, schedule.noise) == (1.0, 1e-5, 20.0)
 
 
 def test_bad_input() -> None:
     stream = NoiseSource(0).sampling
-    with pytest.raises(ValueError, match="levels must lie in 0"):
-        BatchSchedule(8, 1.0, np.array([0, 3]), 1.0, 1e-6, "replace-one")
-    with pytest.raises(ValueError, match="noise must"):
-        BatchSchedule(8, 0.0, np.array([0]), 1.0, 1e-6, "replace-one")
     with pytest.raises(ValueError, match="size must"):
         pld_schedule(size=1, epsilon=1.0, delta=1e-6, stream=stream)
     with pytest.raises(ValueError, match="epsilon must"):

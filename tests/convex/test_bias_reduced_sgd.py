@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 from support.losses import FixedGradients
+from support.schedules import handmade_schedule
 
 from sparsedp.accounting import analytic_gaussian_epsilon
 from sparsedp.audit.distinguishing import audit
@@ -21,7 +22,7 @@ from sparsedp.randomness import NoiseSource, Stream
 
 
 def _schedule(levels: list[int], size: int, noise: float) -> BatchSchedule:
-    return BatchSchedule(size, noise, np.array(levels), 1.0, 1e-6, "add-or-remove-one")
+    return handmade_schedule(size, noise, levels)
 
 
 def _means(monkeypatch: pytest.MonkeyPatch) -> list[tuple[SparseVector, float, float]]:

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 import pytest
 from scipy import sparse, stats
 from support.losses import FixedGradients
+from support.schedules import with_noise
 
 from sparsedp.accounting import RepeatAndSelectDpEvent, ZCDpEvent, epsilon_of
 from sparsedp.audit.distinguishing import AuditResult, audit
@@ -143,7 +144,7 @@ def _boost_audit(
     pair = tuple(
         FixedGradients(sparse.csr_array(rows)) for rows in (np.vstack([still, [1e6, 0.0, 0.0, 0.0]]), still)
     )
-    for name in ("pld_schedule", "schedule_within"):
+    for name in ("pld_schedule", "repetition_schedule"):
         monkeypatch.setattr(boosting, name, _once(getattr(boosting, name), quieter))
     monkeypatch.setattr(boosting, "repetition_rho", cache(repetition_rho))
 
@@ -176,7 +177,7 @@ def _once(make: Callable[..., BatchSchedule], quieter: float) -> Callable[..., B
     def schedule(*arguments: object, **named: object) -> BatchSchedule:
         if not made:
             honest = make(*arguments, **named)
-            made.append(replace(honest, noise=honest.noise / quieter))
+            made.append(with_noise(honest, honest.noise / quieter))
         return made[0]
 
     return schedule
@@ -250,7 +251,7 @@ def test_the_better_run_is_chosen_when_there_is_data(
     values[:, 2] = -1.0
     loss = Table(values, sparse.csr_array((size, 3)))
     monkeypatch.setattr(boosting, "pld_schedule", lambda **_: None)
-    monkeypatch.setattr(boosting, "schedule_within", lambda *_, **__: None)
+    monkeypatch.setattr(boosting, "repetition_schedule", lambda *_, **__: None)
     monkeypatch.setattr(boosting, "repetition_rho", lambda **_: 0.01)
     monkeypatch.setattr(
         boosting._Task,

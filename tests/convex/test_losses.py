@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.special import expit
 
-from sparsedp.convex.losses import LogisticLoss, SmoothedHingeLoss, SoftmaxLoss, SquaredLoss
+from sparsedp.convex.losses import LogisticLoss, LossBounds, SmoothedHingeLoss, SoftmaxLoss, SquaredLoss
 
 ONE_MARGIN = [
     LogisticLoss(1.0),
@@ -17,7 +17,7 @@ ONE_MARGIN = [
     SmoothedHingeLoss(0.1),
 ]
 JOINT = [SoftmaxLoss(2), SoftmaxLoss(4), SoftmaxLoss(4, margin=1.0, smoothing=0.5)]
-ALL = [*ONE_MARGIN, *JOINT, SquaredLoss(40.0)]
+ALL = [*ONE_MARGIN, *JOINT, SquaredLoss(39.0, 1.0)]
 reals = st.floats(-15, 15)
 
 
@@ -88,7 +88,7 @@ def test_known_values():
     assert LogisticLoss(0.5).value(margins, -targets)[0] == pytest.approx(math.log1p(math.exp(-0.7)))
     assert SmoothedHingeLoss(1e-3).value(margins, targets)[0] == pytest.approx(1.7)
     assert SmoothedHingeLoss(1e-3).value(np.array([[1.7]]), -targets)[0] == pytest.approx(0.0, abs=1e-9)
-    assert SquaredLoss(9.0).value(margins, targets)[0] == pytest.approx(0.5 * 1.7**2)
+    assert SquaredLoss(8.0, 1.0).value(margins, targets)[0] == pytest.approx(0.5 * 1.7**2)
     three = np.array([[0.3, -0.2, 0.5]])
     assert SoftmaxLoss(3).value(three, np.array([1.0]))[0] == pytest.approx(
         math.log(math.exp(0.3) + math.exp(-0.2) + math.exp(0.5)) + 0.2
@@ -133,3 +133,40 @@ def test_no_overflow(margins):
 def test_bad_parameters(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    ("loss", "good", "bad"),
+    [
+        (LogisticLoss(), [-1.0, 1.0], [0.0, 0.5, 2.0, -30.0, math.nan, math.inf]),
+        (SmoothedHingeLoss(), [-1.0, 1.0], [0.0, 1 + 1e-15, 30.0, math.nan]),
+        (SoftmaxLoss(3), [0.0, 1.0, 2.0], [-1.0, 3.0, 0.5, math.nan, math.inf]),
+        (SquaredLoss(1.0, 2.0), [-2.0, 0.3, 2.0], [2.1, -1e9, math.nan, math.inf]),
+    ],
+    ids=repr,
+)
+def test_each_loss_knows_its_targets(loss, good, bad):
+    loss.check_targets(np.array([*good, loss.empty_target]))
+    for target in bad:
+        with pytest.raises(ValueError, match="^targets must"):
+            loss.check_targets(np.array([*good, target]))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"slope_l1": 0.9}, "slope_l1 must be at least slope_l2 = 1"),
+        ({"slope_l2": 0.0}, "slope_l2 must be positive"),
+        ({"curvature_trace": 0.2}, "curvature_trace must be at least curvature = 0.25"),
+        ({"curvature_trace": 0.6}, "curvature_rank \\* curvature must be at least curvature_trace"),
+        ({"curvature_rank": 0}, "curvature_rank must be at least 1"),
+        ({"slope_corners": 0}, "slope_corners must be at least 1"),
+        ({"level_curvature": 0.3}, "curvature must be at least level_curvature"),
+        ({"margin_bound": 0.0}, "margin_bound must be positive"),
+    ],
+)
+def test_bounds_that_no_loss_can_have_are_refused(change, message):
+    good = {"slope_l2": 1.0, "slope_l1": 1.0, "curvature": 0.25, "curvature_trace": 0.25}
+    LossBounds(**good)
+    with pytest.raises(ValueError, match=message):
+        LossBounds(**{**good, **change})

@@ -182,7 +182,7 @@ def test_refusals():
     with pytest.raises(ValueError, match="lam must be positive, got 0"):
         objective_perturbation(risk, epsilon=0.1, lam=0)
     with pytest.raises(ValueError, match="bounded gradients everywhere"):
-        objective_perturbation(risk_of(np.ones(50), np.ones(50), SquaredLoss(3.0)), epsilon=1.0)
+        objective_perturbation(risk_of(np.ones(50), np.ones(50), SquaredLoss(2.0, 1.0)), epsilon=1.0)
     with pytest.raises(ValueError, match="adjacency must be"):
         objective_perturbation(risk, epsilon=1.0, adjacency="both")
     statement = objective_perturbation(risk, epsilon=1.0, adjacency="add-or-remove-one").statement

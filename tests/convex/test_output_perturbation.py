@@ -18,6 +18,7 @@ from sparsedp.convex import (
     Simplex,
     SmoothedHingeLoss,
     SoftmaxLoss,
+    SquaredLoss,
     output_perturbation,
     theorem_lambda,
 )
@@ -81,6 +82,59 @@ def test_sensitivity_of_the_exact_minimiser_on_adversarial_pairs(loss, lam):
             assert np.linalg.norm(moved, order) <= claim * (1 + 1e-9)
             worst[order] = max(worst[order], np.linalg.norm(moved, order) / claim)
     assert worst[2] > 0.1  # the bound is of the right order; linear losses attain it, see below
+
+
+def moved_by_one_example(pair, lam, domain=None):
+    """How far the minimiser moves, in units of the claimed sensitivity."""
+    domain = Everywhere() if domain is None else domain
+    points = [minimise(Objective(risk, lam), domain, tolerance=1e-11).x for risk in pair]
+    return np.linalg.norm(points[0] - points[1]) / l2_sensitivity(pair[0], lam)
+
+
+def squared_pair(margin_bound, n=20_000, short=0.03):
+    """Short rows along four axes draw the weights far out; one row of full length between them comes or goes."""
+    rows = np.eye(4)[np.arange(n) % 4] * short
+    other = rows.copy()
+    other[0] = 0.5
+    targets = np.ones(n)
+    targets[0] = -1.0
+    return [LinearRisk(each, targets, SquaredLoss(margin_bound, 1.0), 1.0, 2.0) for each in (rows, other)]
+
+
+def test_a_squared_loss_without_a_domain_is_refused():
+    """Margins that pass their bound make slopes that do: without a domain, farther than the claim; with one, not."""
+    lam = 0.03**2 / 4
+    assert moved_by_one_example(squared_pair(0.1), lam) > 7.0
+    for risk in squared_pair(0.1):
+        for domain in (None, Everywhere(), Ball(10.0), Box(-1.0, 1.0)):
+            with pytest.raises(ValueError, match="domain must lie within the ball of radius 0.1"):
+                output_perturbation(risk, epsilon=1.0, lam=lam, domain=domain)
+    for radius in (0.1, 2.0, 40.0):
+        pair = squared_pair(radius)
+        assert moved_by_one_example(pair, lam, Ball(radius)) <= 1.0
+        output_perturbation(pair[0], epsilon=1.0, lam=lam, domain=Ball(radius))
+
+
+def test_functions_that_are_lipschitz_in_a_ball_only_need_a_domain():
+    risk = FunctionRisk(lambda x: (0.5 * float(x @ x), x), N, 3, Regularity(2.0, 4.0, 1.0, 2.0, radius=2.0))
+    with pytest.raises(ValueError, match="domain must lie within the ball of radius 2"):
+        output_perturbation(risk, epsilon=1.0, lam=1.0)
+    assert output_perturbation(risk, epsilon=1.0, lam=1.0, domain=Ball(2.0)).x.shape == (3,)
+
+
+def test_one_target_that_the_loss_does_not_know_would_move_the_minimiser_too_far():
+    """The control: a target of 30 among N, put past the check. Its slope is 30 times what the loss promises."""
+    rows = np.eye(4)[np.arange(N) % 4] * 0.5
+    rows[0] = [1.0, 0.0, 0.0, 0.0]
+    honest = logistic_risk(rows, np.ones(N))
+    pair = [replace(honest) for _ in range(2)]
+    for risk, target in zip(pair, (30.0, -30.0), strict=True):
+        risk.targets[0] = target
+    assert moved_by_one_example(pair, 20.0) > 7.0
+    with pytest.raises(ValueError, match="targets must be exactly -1 or 1"):
+        logistic_risk(rows, pair[0].targets)
+    with pytest.raises(ValueError, match="targets must be exactly -1 or 1"):
+        logistic_risk(rows, np.arange(N) % 2)  # 0 and 1, as scikit-learn numbers classes
 
 
 def test_the_sensitivity_is_attained_by_linear_losses():

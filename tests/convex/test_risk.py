@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from sparsedp.convex import risk as risk_module
 from sparsedp.convex import FunctionRisk, LinearRisk, LogisticLoss, Regularity, SoftmaxLoss
 from sparsedp.convex.clip import clip_rows
 
@@ -62,6 +63,30 @@ def test_rows_that_break_the_promise_are_refused():
         risk.verify(pure=True)
 
 
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
+def test_an_example_that_is_not_finite_has_no_gradient(form):
+    """One NaN would make every gradient NaN, and so tell that it is there; a refusal would tell the same."""
+    rows = np.array([[0.5, 0.1], [0.2, math.nan], [math.inf, 0.0], [0.3, 0.3]])
+    targets = np.array([1.0, -1.0, 1.0, math.nan])
+    risk = LinearRisk(form(rows), targets, LogisticLoss(), 1.0, 1.0)
+    risk.verify(pure=True)
+    alone = LinearRisk(rows[:1], targets[:1], LogisticLoss(), 1.0, 1.0)
+    for x in (np.zeros(2), np.array([3.0, -2.0])):
+        assert np.allclose(risk.value_and_gradient(x)[1], alone.value_and_gradient(x)[1] / 4)
+        assert np.allclose(risk.hessian_at(x)(np.ones(2)), alone.hessian_at(x)(np.ones(2)) / 4)
+
+
+def test_long_sums_are_added_by_block(monkeypatch):
+    risk = linear(SoftmaxLoss(3), n=50)
+    x = np.random.default_rng(4).standard_normal(risk.dimension)
+    whole = risk.value_and_gradient(x)[1]
+    monkeypatch.setattr(risk_module, "SUM_BLOCK", 16)
+    assert np.allclose(risk.value_and_gradient(x)[1], whole, rtol=1e-13)
+    monkeypatch.setattr(risk_module, "MOST_ENTRIES", 10)
+    with pytest.raises(ValueError, match="rows must hold at most 10 numbers"):
+        linear(SoftmaxLoss(3))
+
+
 def test_functions_are_checked():
     regularity = Regularity.sparse(1.0, 2)
     with pytest.raises(ValueError, match=r"gradient must have shape \(3,\)"):
@@ -79,6 +104,15 @@ def test_functions_are_checked():
         (lambda: Regularity.sparse(math.inf, 2), "lipschitz must be finite"),
         (lambda: Regularity.sparse(1.0, 2, smoothness=-1.0), "smoothness must be positive"),
         (lambda: Regularity(1.0, 1.0, smoothness=1.0), "smoothness and smoothness_l1"),
+        (lambda: Regularity(1.0, 0.1), "lipschitz_l1 must be at least lipschitz = 1"),
+        (lambda: Regularity(1.0, math.nan), "lipschitz_l1 must be a number"),
+        (lambda: Regularity(1.0, 1.0, 1.0, 0.01), "smoothness_l1 must be at least smoothness = 1"),
+        (lambda: Regularity(1.0, 1.0, -1.0, -1.0), "smoothness must be positive"),
+        (lambda: Regularity(1.0, 1.0, radius=0.0), "radius must be positive"),
+        (lambda: LinearRisk(np.ones((2, 2)), np.ones(2), LogisticLoss(), 1.0, 0.5), "row_l1 must be at least row_l2"),
+        (lambda: LinearRisk(np.ones((2, 2)), np.ones(2), LogisticLoss(), -1.0, 1.0), "row_l2 must be positive"),
+        (lambda: LinearRisk(np.ones((2, 2)), np.ones(3), LogisticLoss(), 2.0, 2.0), "targets must be one per row"),
+        (lambda: LinearRisk(np.ones((2, 2)), np.array([1.0, 30.0]), LogisticLoss(), 2.0, 2.0), "exactly -1 or 1"),
     ],
 )
 def test_bad_regularity(make, message):

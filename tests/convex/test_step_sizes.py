@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from scipy import sparse
+from support.schedules import handmade_schedule
 
 from sparsedp.convex.batch_schedule import BatchSchedule, draw_levels
 from sparsedp.convex.bias_reduced_sgd import BiasReducedSGD
@@ -15,7 +16,7 @@ from sparsedp.randomness import NoiseSource
 
 
 def _schedule(size: int, noise: float, steps: int = 50) -> BatchSchedule:
-    return BatchSchedule(size, noise, np.zeros(steps, dtype=np.int64), 1.0, 1e-6, "add-or-remove-one")
+    return handmade_schedule(size, noise, np.zeros(steps, dtype=np.int64))
 
 
 def test_scale_grows_as_lemma_6_4_says() -> None:

@@ -5,9 +5,10 @@ import tracemalloc
 import numpy as np
 import pytest
 import torch
+from support.schedules import handmade_schedule
 from torch import Tensor, nn
 
-from sparsedp.convex.batch_schedule import BatchSchedule, draw_levels
+from sparsedp.convex.batch_schedule import draw_levels
 from sparsedp.convex.bias_reduced_sgd import BiasReducedSGD
 from sparsedp.convex.torch_adapter import TorchLoss
 from sparsedp.randomness import NoiseSource
@@ -67,7 +68,7 @@ def test_it_drives_an_embedding_model() -> None:
     start = loss.start()
     assert start.dtype == np.float32
     levels = draw_levels(300, size=128, stream=source.sampling)
-    schedule = BatchSchedule(128, 1e-3, levels, 1.0, 1e-6, "add-or-remove-one")
+    schedule = handmade_schedule(128, 1e-3, levels)
     sgd = BiasReducedSGD(l2_bound=3.0, sparsity=13, step_size=0.1)
     result = sgd.minimise(loss, start, schedule=schedule, source=source)
     everybody = np.arange(128)
@@ -114,3 +115,63 @@ def test_bad_input() -> None:
     mixed = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1).double())
     with pytest.raises(ValueError, match="one precision"):
         TorchLoss(mixed, criterion, torch.zeros(8, 2), targets)
+
+
+class Renormed(nn.Module):
+    """A table whose rows are shortened where they are read, by the functional form."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(10.0 * torch.ones(6, 2))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return nn.functional.embedding(ids, self.weight, max_norm=1.0).sum(dim=1)
+
+
+class Averaging(nn.Module):
+    """Remembers what it has seen, in place or by a new buffer."""
+
+    def __init__(self, *, in_place: bool) -> None:
+        super().__init__()
+        self.table = nn.Embedding(6, 2)
+        self.register_buffer("seen", torch.zeros(2))
+        self.in_place = in_place
+
+    def forward(self, ids: Tensor) -> Tensor:
+        rows = self.table(ids)
+        if self.in_place:
+            self.seen.add_(rows.detach().sum(dim=0))
+        else:
+            self.seen = self.seen + rows.detach().sum(dim=0)
+        return rows.sum(dim=1)
+
+
+def test_a_table_with_max_norm_writes_the_data_into_x() -> None:
+    """The control: what is refused below. Rows that were read are short, the others are not: no noise at all."""
+    table = nn.Embedding(6, 2, max_norm=1.0)
+    nn.init.constant_(table.weight, 10.0)
+    table(torch.tensor([1, 4]))
+    assert (table.weight.norm(dim=1) <= 1.0).tolist() == [False, True, False, False, True, False]
+
+
+@pytest.mark.parametrize("make", [nn.Embedding, nn.EmbeddingBag])
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [({"max_norm": 1.0}, "max_norm must be None"), ({"scale_grad_by_freq": True}, "scale_grad_by_freq must be False")],
+)
+def test_tables_that_write_or_count_are_refused(make: type[nn.Module], option: dict[str, object], message: str) -> None:
+    module = nn.Sequential(make(6, 2, **option))
+    with pytest.raises(ValueError, match=f"{message}, but '0'"):
+        TorchLoss(module, criterion, torch.tensor([[0]]), torch.tensor([1.0]))
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [(Renormed(), "weight"), (Averaging(in_place=True), "seen"), (Averaging(in_place=False), "seen")],
+)
+def test_a_forward_pass_that_writes_is_refused(module: nn.Module, name: str) -> None:
+    loss = TorchLoss(module, criterion, torch.tensor([1, 4, 1]), torch.ones(3))
+    x = loss.start()
+    for look in (loss.value, loss.gradient_rows):
+        with pytest.raises(ValueError, match=f"must not write to its state .* wrote to '{name}'"):
+            look(x, np.arange(3))

@@ -2,25 +2,31 @@
 
 The sizes are powers of two with truncated geometric law and look at no data. So the sequence is drawn
 before the first gradient and cut where the budget ends: by one privacy loss distribution over all steps
-(`pld_schedule`), or by the fully adaptive filter of the paper (`filter_schedule`).
+(`pld_schedule`, and `repetition_schedule` for a run that is repeated), or by the fully adaptive filter of
+the paper (`filter_schedule`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from sparsedp.accounting import (
+    ComposedDpEvent,
+    DpEvent,
     Events,
     GaussianDpEvent,
     PoissonSampledDpEvent,
+    RepeatAndSelectDpEvent,
+    SelfComposedDpEvent,
     analytic_gaussian_sigma,
     epsilon_of,
 )
 from sparsedp.accounting.filters import AdaptiveFilter
+from sparsedp.accounting.renyi import renyi_epsilon
 from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from sparsedp.accounting.validation import check_count, check_delta, check_epsilon, check_positive
 from sparsedp.mechanisms.histogram import Floats, Ints
@@ -30,13 +36,17 @@ _SEARCH_PRECISION = 0.01
 """The cut is found to one part in a hundred, always on the side of fewer steps."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class BatchSchedule:
     """Levels N_t of the steps to come: step t draws batches at rate `2^(N_t + 1) / size`.
 
     `noise` is kappa: a mean over an expected m examples of norm L gets noise of standard deviation `kappa L
     / m`. The whole schedule is (`epsilon`, `delta`)-DP under `adjacency`, for gradients clipped to L.
     `size` is a public constant, the number of examples that the rates and divisors are made for.
+
+    A schedule is made by `pld_schedule`, `filter_schedule` or `repetition_schedule`, which price it, and by
+    `shortened` and `shuffled`, which cost no more. It cannot be made or changed by hand, so the numbers that
+    it states are those of the steps that it holds.
     """
 
     size: int
@@ -46,11 +56,10 @@ class BatchSchedule:
     delta: float
     adjacency: str
 
-    def __post_init__(self) -> None:
-        check_positive("noise", self.noise)
-        top = level_probabilities(self.size).size - 1
-        if self.levels.size and not 0 <= self.levels.min() <= self.levels.max() <= top:
-            raise ValueError(f"levels must lie in 0 .. {top} for {self.size} examples")
+    def __init__(self, *_: object, **__: object) -> None:
+        raise TypeError(
+            "BatchSchedule must come from pld_schedule or filter_schedule, which find out what its steps cost"
+        )
 
     @property
     def steps(self) -> int:
@@ -64,6 +73,37 @@ class BatchSchedule:
     def rate(self, level: int) -> float:
         """q_k, the rate of the batch of this level."""
         return float(2.0 ** (level + 1) / self.size)
+
+    def shortened(self, steps: int) -> BatchSchedule:
+        """The first `steps`; the whole budget is still stated."""
+        return self._with(self.levels[: check_count("steps", steps)])
+
+    def shuffled(self, stream: Stream) -> BatchSchedule:
+        """The same steps in a random order, on which their price does not depend."""
+        return self._with(self.levels[stream.permutation(self.steps)])
+
+    def _with(self, levels: Ints) -> BatchSchedule:
+        return _priced(self.size, self.noise, levels, self.epsilon, self.delta, self.adjacency)
+
+
+def _priced(
+    size: int, noise: float, levels: Ints, epsilon: float, delta: float, adjacency: str
+) -> BatchSchedule:
+    """A schedule whose steps are known to stay within (epsilon, delta)."""
+    own = np.array(levels, dtype=np.int64)
+    own.setflags(write=False)
+    schedule = object.__new__(BatchSchedule)
+    fields = {
+        "size": size,
+        "noise": check_positive("noise", noise),
+        "levels": own,
+        "epsilon": epsilon,
+        "delta": delta,
+        "adjacency": adjacency,
+    }
+    for name, value in fields.items():
+        object.__setattr__(schedule, name, value)
+    return schedule
 
 
 def level_probabilities(size: int) -> Floats:
@@ -121,19 +161,57 @@ def pld_schedule(
     every intermediate iterate. Proof: `step_events`; the levels and the cut depend on no data.
     """
     epsilon, delta = check_epsilon(epsilon), check_delta(delta)
-    return schedule_within(
+    return _schedule_within(
         lambda events: epsilon_of(events, delta),
         size=size,
         epsilon=epsilon,
         delta=delta,
-        noise=default_noise(epsilon, delta) if noise is None else check_positive("noise", noise),
+        noise=default_noise(epsilon, delta) if noise is None else noise,
         guess=analytic_gaussian_sigma(epsilon, delta) ** -2,
         stream=stream,
         max_steps=max_steps,
     )
 
 
-def schedule_within(
+def repetition_schedule(
+    *,
+    size: int,
+    epsilon: float,
+    delta: float,
+    rho: float,
+    score_multiplier: float,
+    mean: float,
+    stream: Stream,
+    max_steps: int = 100_000,
+) -> BatchSchedule:
+    """The steps of a run that is repeated a Poisson(`mean`) number of times, the best one released.
+
+    Guarantee: all runs, each with a score under Gaussian noise of `score_multiplier`, and the choice of the
+    best are together (epsilon, delta)-DP, add-or-remove-one (Papernot and Steinke 2022, theorem 6). A single
+    run costs less than that. `rho` is about what the steps of one run may spend in zCDP; it sets their noise.
+    """
+    epsilon, delta = check_epsilon(epsilon), check_delta(delta)
+    score = GaussianDpEvent(check_positive("score_multiplier", score_multiplier))
+    rho = check_positive("rho", rho)
+
+    def cost(events: Events) -> float:
+        steps: list[DpEvent] = [SelfComposedDpEvent(event, count) for event, count in events]
+        repeated = RepeatAndSelectDpEvent(ComposedDpEvent([*steps, score]), mean, math.inf)
+        return renyi_epsilon([(repeated, 1)], delta)
+
+    return _schedule_within(
+        cost,
+        size=size,
+        epsilon=epsilon,
+        delta=delta,
+        noise=2.0 / math.sqrt(rho),
+        guess=2.0 * rho,
+        stream=stream,
+        max_steps=max_steps,
+    )
+
+
+def _schedule_within(
     cost: Callable[[Events], float],
     *,
     size: int,
@@ -149,6 +227,7 @@ def schedule_within(
     `guess` starts the search: about which squared mean of one Gaussian (mu^2) the steps may add up to.
     """
     size, max_steps = check_count("size", size, minimum=2), check_count("max_steps", max_steps)
+    noise = check_positive("noise", noise)
     levels = draw_levels(max_steps, size=size, stream=stream)
 
     def fits(steps: int) -> bool:
@@ -160,7 +239,7 @@ def schedule_within(
         raise ValueError(
             f"noise must be larger: with kappa = {noise:.4g} not one step fits into epsilon = {epsilon:.4g}"
         )
-    return BatchSchedule(size, noise, levels[:steps], epsilon, delta, ADD_OR_REMOVE_ONE)
+    return _priced(size, noise, levels[:steps], epsilon, delta, ADD_OR_REMOVE_ONE)
 
 
 def filter_schedule(
@@ -189,12 +268,7 @@ def filter_schedule(
         budget.spend(cost)
         steps += 1
     noise = 2.0 * analytic_gaussian_sigma(epsilon / 32.0, delta / 16.0)
-    return BatchSchedule(size, noise, levels[:steps], epsilon, delta, REPLACE_ONE)
-
-
-def shortened(schedule: BatchSchedule, steps: int) -> BatchSchedule:
-    """The first `steps` of a schedule; it still states the whole budget."""
-    return replace(schedule, levels=schedule.levels[: check_count("steps", steps)])
+    return _priced(size, noise, levels[:steps], epsilon, delta, REPLACE_ONE)
 
 
 def _squared_means(levels: Ints, size: int, noise: float) -> Floats:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -21,27 +21,18 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import optimize
 
-from sparsedp.accounting import (
-    ComposedDpEvent,
-    DpEvent,
-    Events,
-    GaussianDpEvent,
-    PrivacyStatement,
-    RepeatAndSelectDpEvent,
-    SelfComposedDpEvent,
-    ZCDpEvent,
-)
+from sparsedp.accounting import PrivacyStatement, RepeatAndSelectDpEvent, ZCDpEvent
 from sparsedp.accounting.renyi import renyi_epsilon
 from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE
 from sparsedp.accounting.validation import check_count, check_delta, check_epsilon, check_positive
-from sparsedp.convex.batch_schedule import BatchSchedule, pld_schedule, schedule_within
+from sparsedp.convex.batch_schedule import BatchSchedule, pld_schedule, repetition_schedule
 from sparsedp.convex.bias_reduced_sgd import BiasReducedSGD
-from sparsedp.convex.gradient_sums import clipped_rows, combine, row_sum
+from sparsedp.convex.gradient_sums import SAFE, clipped_rows, combine, row_sum
 from sparsedp.convex.protocol import SparseLoss, check_start
 from sparsedp.convex.sparse_projection import SparseVector
 from sparsedp.mechanisms import gaussian, permute_and_flip, report_noisy_max
 from sparsedp.mechanisms.histogram import Floats, Ints
-from sparsedp.randomness import NoiseSource
+from sparsedp.randomness import NoiseSource, Stream
 
 Selection = Literal["repetition", "laplace", "permute-and-flip"]
 
@@ -151,8 +142,7 @@ class _Task:
 
     def run(self, schedule: BatchSchedule, source: NoiseSource) -> Floats:
         """One run, its levels in an order of its own: the price does not depend on the order."""
-        order = source.sampling.permutation(schedule.steps)
-        shuffled = replace(schedule, levels=schedule.levels[order])
+        shuffled = schedule.shuffled(source.sampling)
         return self.method.minimise(self.loss, self.start, schedule=shuffled, source=source).x
 
     def score(self, x: Floats) -> float:
@@ -170,7 +160,7 @@ class _Task:
     def _gain(self, x: Floats, rows: Ints) -> float:
         """How much better x is than the start on these examples, each counted within [-B, B]; a NaN counts 0."""
         gains = np.nan_to_num(self.loss.value(self.start, rows) - self.loss.value(x, rows), nan=0.0)
-        return float(np.clip(gains, -self.bound, self.bound).sum())
+        return float(np.clip(gains, -SAFE * self.bound, SAFE * self.bound).sum())
 
 
 @dataclass(frozen=True)
@@ -182,7 +172,7 @@ class _Budget:
 
 
 def _split(
-    task: _Task, budget: _Budget, source: NoiseSource, choose: Callable[..., ArrayLike]
+    task: _Task, budget: _Budget, source: NoiseSource, choose: Callable[..., int]
 ) -> tuple[Floats, int]:
     """K runs at an equal share each, and a choice at the same share."""
     runs = math.ceil(math.log2(2.0 / budget.failure))
@@ -197,7 +187,7 @@ def _split(
     points = [task.run(schedule, source) for _ in range(runs)]
     scores = [task.score(x) for x in points]
     chosen = choose(scores, epsilon=share, sensitivity=task.sensitivity, stream=source.selection)
-    return points[int(np.asarray(chosen))], runs
+    return points[chosen], runs
 
 
 def _repetition(task: _Task, budget: _Budget, source: NoiseSource) -> tuple[Floats, int]:
@@ -205,36 +195,38 @@ def _repetition(task: _Task, budget: _Budget, source: NoiseSource) -> tuple[Floa
     rho = repetition_rho(epsilon=budget.epsilon, delta=budget.delta, failure=budget.failure)
     score_multiplier = 1.0 / math.sqrt(2.0 * _SCORE_SHARE * rho)
     mean = repetition_mean(budget.failure)
-
-    def cost(events: Events) -> float:
-        run: list[DpEvent] = [SelfComposedDpEvent(event, count) for event, count in events]
-        event = ComposedDpEvent([*run, GaussianDpEvent(score_multiplier)])
-        return renyi_epsilon([(RepeatAndSelectDpEvent(event, mean, math.inf), 1)], budget.delta)
-
-    schedule = schedule_within(
-        cost,
+    schedule = repetition_schedule(
         size=task.size,
         epsilon=budget.epsilon,
         delta=budget.delta,
-        noise=2.0 / math.sqrt((1.0 - _SCORE_SHARE) * rho),
-        guess=2.0 * (1.0 - _SCORE_SHARE) * rho,
-        max_steps=budget.max_steps,
+        rho=(1.0 - _SCORE_SHARE) * rho,
+        score_multiplier=score_multiplier,
+        mean=mean,
         stream=source.sampling,
+        max_steps=budget.max_steps,
     )
     best, best_score = task.start, -math.inf
     runs = _poisson(mean, source)
     for _ in range(runs):
         x = task.run(schedule, source)
-        std = task.sensitivity * score_multiplier
-        if (score := float(gaussian(task.score(x), std=std, stream=source.selection))) > best_score:
+        noisy = gaussian([task.score(x)], std=task.sensitivity * score_multiplier, stream=source.selection)
+        if (score := float(noisy[0])) > best_score:
             best, best_score = x, score
     return best, runs
 
 
+def _choose_laplace(scores: list[float], *, epsilon: float, sensitivity: float, stream: Stream) -> int:
+    return int(np.asarray(report_noisy_max(scores, epsilon=epsilon, sensitivity=sensitivity, stream=stream)))
+
+
+def _choose_flip(scores: list[float], *, epsilon: float, sensitivity: float, stream: Stream) -> int:
+    return int(np.asarray(permute_and_flip(scores, epsilon=epsilon, sensitivity=sensitivity, stream=stream)))
+
+
 _PAY: dict[str, Callable[[_Task, _Budget, NoiseSource], tuple[Floats, int]]] = {
     "repetition": _repetition,
-    "laplace": partial(_split, choose=report_noisy_max),
-    "permute-and-flip": partial(_split, choose=permute_and_flip),
+    "laplace": partial(_split, choose=_choose_laplace),
+    "permute-and-flip": partial(_split, choose=_choose_flip),
 }
 
 

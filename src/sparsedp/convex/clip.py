@@ -6,21 +6,24 @@ import math
 from typing import Any, overload
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
+from sparsedp.accounting.validation import check_positive
 from sparsedp.mechanisms.histogram import Floats
 
 # Norms of up to 2^27 entries in float64 are off by less than 2^-26, so a row shortened to (1 - 2^-26) of the
 # bound never passes it.
 _SAFE = 1.0 - 2.0**-26
 _EXACT_BITS = 52
+SMALLEST_BOUND = 1e-150
+"""The smallest norm to clip to; the largest is its reciprocal."""
 
 Rows = Floats | sparse.csr_array
 
 
 def check_rows(name: str, rows: ArrayLike | sparse.sparray | sparse.spmatrix) -> sparse.csr_array:
-    """The rows as a float64 CSR array of at least one row and column, without duplicates, all finite."""
+    """The rows as a float64 CSR array of at least one row and column, without duplicates."""
     if not sparse.issparse(rows):
         rows = np.asarray(rows)
         if rows.ndim != 2:
@@ -33,32 +36,82 @@ def check_rows(name: str, rows: ArrayLike | sparse.sparray | sparse.spmatrix) ->
         raise ValueError(f"{name} must hold at least one example, got n = 0")
     if matrix.shape[1] == 0:
         raise ValueError(f"{name} must have at least one coordinate, got d = 0")
-    if not matrix.has_canonical_format:
-        matrix = matrix.copy()
-        matrix.sum_duplicates()  # two entries of one coordinate would count twice in a norm
-    if not np.isfinite(matrix.data).all():
-        raise ValueError(f"{name} must be finite, got NaN or an infinity")
-    return matrix
+    return _without_duplicates(matrix)
 
 
 def as_rows(checked: Any) -> Rows:
     """Rows that a scikit-learn validator has passed: a CSR array, or an array as it is."""
-    if isinstance(checked, np.ndarray):
-        return checked
-    matrix: sparse.csr_array = sparse.csr_array(checked)
+    return checked if isinstance(checked, np.ndarray) else _without_duplicates(sparse.csr_array(checked))
+
+
+def check_bound(name: str, value: float) -> float:
+    """A public norm to clip to: far enough from the ends of float64 that scaling by it stays exact enough."""
+    bound = check_positive(name, value)
+    if not SMALLEST_BOUND <= bound <= 1 / SMALLEST_BOUND:
+        raise ValueError(
+            f"{name} must lie between {SMALLEST_BOUND:g} and {1 / SMALLEST_BOUND:g}, got {bound:g}: "
+            "rescale the data"
+        )
+    return bound
+
+
+@overload
+def zero_broken_rows(rows: sparse.csr_array) -> tuple[sparse.csr_array, NDArray[np.bool_]]: ...
+@overload
+def zero_broken_rows(rows: Rows) -> tuple[Rows, NDArray[np.bool_]]: ...
+def zero_broken_rows(rows: Rows) -> tuple[Rows, NDArray[np.bool_]]:
+    """The rows with those that hold a NaN or an infinity made zero, and which they were.
+
+    Such a row must neither spoil the others nor be refused: a refusal would tell that it is there.
+    """
+    if isinstance(rows, np.ndarray):
+        broken = ~np.isfinite(rows).all(axis=1)
+        return (np.where(broken[:, None], 0.0, rows) if broken.any() else rows), broken
+    broken = np.diff(np.append(0, np.cumsum(~np.isfinite(rows.data)))[rows.indptr]) > 0
+    return (keep_rows(rows, ~broken) if broken.any() else rows), broken
+
+
+def keep_rows(rows: Rows, kept: NDArray[np.bool_]) -> Rows:
+    """The rows with all but the ``kept`` ones made zero."""
+    if isinstance(rows, np.ndarray):
+        return np.where(kept[:, None], rows, 0.0)
+    data = np.where(np.repeat(kept, np.diff(rows.indptr)), rows.data, 0.0)
+    return sparse.csr_array((data, rows.indices, rows.indptr), shape=rows.shape)
+
+
+def row_norms(rows: Rows, order: int) -> Floats:
+    """The l1 (``order`` 1) or l2 (``order`` 2) norm of every finite row; infinite where it overflows."""
+    unit = _row_units(rows)
+    with np.errstate(over="ignore"):
+        return unit * _relative_norms(rows, unit, order)
+
+
+def _without_duplicates(matrix: sparse.csr_array) -> sparse.csr_array:
+    """Two entries of one coordinate would count apart in a norm. The caller's matrix is left alone."""
     if not matrix.has_canonical_format:
         matrix = matrix.copy()
         matrix.sum_duplicates()
     return matrix
 
 
-def row_norms(rows: Rows, order: int) -> Floats:
-    """The l1 (``order`` 1) or l2 (``order`` 2) norm of every row; infinite where a square overflows."""
-    with np.errstate(over="ignore"):
-        if not sparse.issparse(rows):
-            return np.asarray((np.abs(rows) ** order).sum(axis=1) ** (1.0 / order))
-        powers = sparse.csr_array((np.abs(rows.data) ** order, rows.indices, rows.indptr), shape=rows.shape)
-        return np.asarray(powers @ np.ones(rows.shape[1])) ** (1.0 / order)
+def _row_units(rows: Rows) -> Floats:
+    """The largest magnitude of every row, 1 for a row of zeros."""
+    if isinstance(rows, np.ndarray):
+        largest = np.abs(rows).max(axis=1)
+    else:
+        highest = np.maximum.reduceat(np.append(np.abs(rows.data), 0.0), rows.indptr[:-1])
+        largest = np.where(np.diff(rows.indptr) > 0, highest, 0.0)
+    return np.where(largest > 0.0, largest, 1.0)
+
+
+def _relative_norms(rows: Rows, unit: Floats, order: int) -> Floats:
+    """Norms in units of each row's largest entry: its square can neither overflow nor vanish."""
+    if isinstance(rows, np.ndarray):
+        return np.asarray((np.abs(rows / unit[:, None]) ** order).sum(axis=1) ** (1.0 / order))
+    lengths = np.diff(rows.indptr)
+    powers = np.abs(rows.data / np.repeat(unit, lengths)) ** order
+    sums = np.add.reduceat(np.append(powers, 0.0), rows.indptr[:-1])
+    return np.asarray(np.where(lengths > 0, sums, 0.0) ** (1.0 / order))
 
 
 @overload
@@ -68,13 +121,18 @@ def clip_rows(rows: Rows, *, l2: float, l1: float = math.inf) -> Rows: ...
 def clip_rows(rows: Rows, *, l2: float, l1: float = math.inf) -> Rows:
     """Every row shortened, where it must be, so that its l2 norm is at most ``l2`` and its l1 norm ``l1``.
 
-    A row's result depends on that row alone. A row within both bounds is returned bit for bit.
+    A row's result depends on that row alone. A row within both bounds is returned bit for bit. Rows must be
+    finite: ``zero_broken_rows`` makes them so.
     """
+    unit = _row_units(rows)
     shrink = np.ones(rows.shape[0])
     for order, bound in ((2, l2), (1, l1)):
-        norms = row_norms(rows, order)
-        long = norms > bound * _SAFE
-        shrink[long] = np.minimum(shrink[long], bound * _SAFE / norms[long])
+        if math.isinf(bound):
+            continue
+        norms = _relative_norms(rows, unit, order)
+        with np.errstate(over="ignore"):
+            long = unit * norms > bound * _SAFE
+        shrink[long] = np.minimum(shrink[long], bound * _SAFE / norms[long] / unit[long])
     if isinstance(rows, np.ndarray):
         return rows * shrink[:, None]
     factors = np.repeat(shrink, np.diff(rows.indptr))

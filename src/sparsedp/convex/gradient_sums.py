@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from sparsedp.convex.clip import clip_rows, zero_broken_rows
 from sparsedp.convex.sparse_projection import SparseVector
 from sparsedp.mechanisms.histogram import Floats
 
@@ -18,16 +19,7 @@ def clipped_rows(rows: sparse.csr_array, l2_bound: float) -> sparse.csr_array:
 
     Guarantee: each row of the result is a function of its own row alone, of norm at most `l2_bound`.
     """
-    own = without_broken_rows(rows)
-    lengths = np.diff(own.indptr)
-    # Norms relative to each row's largest entry: squares of huge entries would overflow, of tiny ones vanish.
-    largest = _row_max(np.abs(own.data), own.indptr)
-    unit = np.where(largest > 0.0, largest, 1.0)
-    squares = np.add.reduceat(np.append((own.data / np.repeat(unit, lengths)) ** 2, 0.0), own.indptr[:-1])
-    norms = unit * np.sqrt(np.where(lengths > 0, squares, 0.0))
-    factors = np.minimum(1.0, SAFE * l2_bound / np.where(norms > 0.0, norms, 1.0))
-    own.data *= np.repeat(factors, lengths)
-    return own
+    return clip_rows(without_broken_rows(rows), l2=SAFE * l2_bound)
 
 
 def without_broken_rows(rows: sparse.csr_array) -> sparse.csr_array:
@@ -37,9 +29,7 @@ def without_broken_rows(rows: sparse.csr_array) -> sparse.csr_array:
     """
     own: sparse.csr_array = sparse.csr_array(rows).astype(np.float64, copy=True)
     own.sum_duplicates()
-    broken = np.diff(np.append(0, np.cumsum(~np.isfinite(own.data)))[own.indptr]) > 0
-    own.data[np.repeat(broken, np.diff(own.indptr))] = 0.0
-    return own
+    return zero_broken_rows(own)[0]
 
 
 def row_sum(rows: sparse.csr_array, chosen: NDArray[np.bool_]) -> SparseVector:
@@ -60,8 +50,3 @@ def combine(*terms: tuple[float, SparseVector]) -> SparseVector:
     ids = np.concatenate([vector.ids for _, vector in terms])
     values = np.concatenate([factor * vector.values for factor, vector in terms])
     return sum_by_id(ids, values, terms[0][1].size)
-
-
-def _row_max(magnitudes: Floats, indptr: NDArray[np.signedinteger]) -> Floats:
-    highest = np.maximum.reduceat(np.append(magnitudes, 0.0), indptr[:-1])
-    return np.where(np.diff(indptr) > 0, highest, 0.0)

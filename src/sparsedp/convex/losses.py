@@ -13,7 +13,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 from scipy.special import expit, logsumexp
 
-from sparsedp.accounting.validation import check_count, check_positive
+from sparsedp.accounting.validation import check_count, check_number, check_positive
 from sparsedp.mechanisms.histogram import Floats
 
 
@@ -24,8 +24,10 @@ class LossBounds:
     ``slope_l2`` and ``slope_l1`` bound the slopes of one example; all slopes of one target lie in the hull of
     zero and ``slope_corners`` other points. ``curvature``, ``curvature_trace`` and ``curvature_rank`` bound
     the largest eigenvalue, the trace and the rank of the second derivative; ``level_curvature`` is the largest
-    eigenvalue where no class is ahead, if that is smaller. ``everywhere`` is False where the bounds hold only
-    for parameters in a bounded domain.
+    eigenvalue where no class is ahead, if that is smaller. All of it holds for margins of norm ``margin_bound``
+    at most; infinite where it holds everywhere.
+
+    Noise is calibrated to these numbers, so a set of them that no loss can have is refused.
     """
 
     slope_l2: float
@@ -35,11 +37,39 @@ class LossBounds:
     slope_corners: int = 1
     curvature_rank: int = 1
     level_curvature: float | None = None
-    everywhere: bool = True
+    margin_bound: float = math.inf
+
+    def __post_init__(self) -> None:
+        check_positive("slope_l2", self.slope_l2)
+        check_positive("curvature", self.curvature)
+        check_count("slope_corners", self.slope_corners)
+        rank = check_count("curvature_rank", self.curvature_rank)
+        check_at_least("slope_l1", self.slope_l1, "slope_l2", self.slope_l2)
+        check_at_least("curvature_trace", self.curvature_trace, "curvature", self.curvature)
+        check_at_least(
+            "curvature_rank * curvature", rank * self.curvature, "curvature_trace", self.curvature_trace
+        )
+        if self.level_curvature is not None:
+            check_positive("level_curvature", self.level_curvature)
+            check_at_least("curvature", self.curvature, "level_curvature", self.level_curvature)
+        if not check_number("margin_bound", self.margin_bound) > 0.0:
+            raise ValueError(f"margin_bound must be positive, got {self.margin_bound}")
+
+
+def check_at_least(name: str, value: float, least_name: str, least: float) -> float:
+    """A finite number no smaller than another, but for rounding."""
+    if not check_positive(name, value) >= least * (1.0 - 1e-12):
+        raise ValueError(f"{name} must be at least {least_name} = {least:g}, got {value:g}")
+    return value
 
 
 class MarginLoss(Protocol):
     """A convex loss of the margins, twice differentiable almost everywhere."""
+
+    @property
+    def empty_target(self) -> float:
+        """A target that ``check_targets`` passes, for examples that count as zero."""
+        ...
 
     @property
     def outputs(self) -> int:
@@ -49,6 +79,10 @@ class MarginLoss(Protocol):
     @property
     def bounds(self) -> LossBounds:
         """Its bounds."""
+        ...
+
+    def check_targets(self, targets: Floats) -> None:
+        """Refuse targets for which the bounds do not hold."""
         ...
 
     def value(self, margins: Floats, targets: Floats) -> Floats:
@@ -75,6 +109,7 @@ class LogisticLoss:
 
     steepest: float = 0.5
     outputs: ClassVar[int] = 1
+    empty_target: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
         if check_positive("steepest", self.steepest) > 1:
@@ -90,6 +125,10 @@ class LogisticLoss:
     def _bend_point(self) -> float:
         """The margin at which the slope is ``steepest``."""
         return math.log(1 / self.steepest - 1) if self.steepest < 1 else -math.inf
+
+    def check_targets(self, targets: Floats) -> None:
+        """Exactly -1 or 1: any other number would scale the slopes."""
+        _check_signs(targets)
 
     def value(self, margins: Floats, targets: Floats) -> Floats:
         """Logistic to the right of the bend, a line to the left."""
@@ -121,6 +160,7 @@ class SmoothedHingeLoss:
 
     smoothing: float = 0.5
     outputs: ClassVar[int] = 1
+    empty_target: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
         check_positive("smoothing", self.smoothing)
@@ -130,6 +170,10 @@ class SmoothedHingeLoss:
         """The slope of the hinge, and the curvature at its corner."""
         curvature = 1 / (4 * self.smoothing)
         return LossBounds(1.0, 1.0, curvature, curvature)
+
+    def check_targets(self, targets: Floats) -> None:
+        """Exactly -1 or 1: any other number would scale the slopes."""
+        _check_signs(targets)
 
     def value(self, margins: Floats, targets: Floats) -> Floats:
         """One rounded hinge an example."""
@@ -150,15 +194,32 @@ class SmoothedHingeLoss:
 
 @dataclass(frozen=True)
 class SquaredLoss:
-    """``(margin - target)^2 / 2`` where the two are at most ``reach`` apart."""
+    """``(margin - target)^2 / 2`` for targets within ``target_bound``, and margins within ``margin_bound``.
 
-    reach: float
+    Its slope has no bound but on bounded parameters: whoever fits with it has to keep them in a domain.
+    """
+
+    margin_bound: float
+    target_bound: float
     outputs: ClassVar[int] = 1
+    empty_target: ClassVar[float] = 0.0
+
+    def __post_init__(self) -> None:
+        check_positive("margin_bound", self.margin_bound)
+        check_positive("target_bound", self.target_bound)
 
     @property
     def bounds(self) -> LossBounds:
         """The slope is the residual."""
-        return LossBounds(self.reach, self.reach, 1.0, 1.0, slope_corners=2, everywhere=False)
+        reach = self.margin_bound + self.target_bound
+        return LossBounds(reach, reach, 1.0, 1.0, slope_corners=2, margin_bound=self.margin_bound)
+
+    def check_targets(self, targets: Floats) -> None:
+        """Within ``target_bound``."""
+        if not (np.abs(targets) <= self.target_bound).all():
+            raise ValueError(
+                f"targets must lie within target_bound = {self.target_bound:g}: cut them to it with numpy.clip"
+            )
 
     def value(self, margins: Floats, targets: Floats) -> Floats:
         """Half the squared residual."""
@@ -185,6 +246,7 @@ class SoftmaxLoss:
     classes: int
     margin: float = 0.0
     smoothing: float = 1.0
+    empty_target: ClassVar[float] = 0.0
 
     def __post_init__(self) -> None:
         check_count("classes", self.classes, minimum=2)
@@ -208,6 +270,11 @@ class SoftmaxLoss:
             curvature_rank=k - 1,
             level_curvature=1 / (k * h),
         )
+
+    def check_targets(self, targets: Floats) -> None:
+        """Whole numbers 0 .. classes - 1."""
+        if not ((targets >= 0) & (targets < self.classes) & (targets == np.floor(targets))).all():
+            raise ValueError(f"targets must be whole numbers from 0 to {self.classes - 1}: number the classes")
 
     def value(self, margins: Floats, targets: Floats) -> Floats:
         """One loss an example."""
@@ -236,3 +303,8 @@ class SoftmaxLoss:
         np.exp(levels, out=levels)
         levels /= levels.sum(axis=1, keepdims=True)
         return levels
+
+
+def _check_signs(targets: Floats) -> None:
+    if not (np.abs(targets) == 1.0).all():
+        raise ValueError("targets must be exactly -1 or 1: other numbers scale the slopes")

@@ -20,13 +20,15 @@ from sparsedp.convex.noise import GaussianNoise, LaplaceNoise, Noise
 from sparsedp.convex.private_minimiser import PrivateMinimiser, minimiser_statement
 from sparsedp.convex.regularization import FREE_MARGIN, check_lambda
 from sparsedp.convex.risk import LinearRisk
-from sparsedp.convex.solver import Objective, minimise
+from sparsedp.convex.solver import Objective, check_solvable, minimise
 from sparsedp.randomness import NoiseSource
 
 _CURVATURE_SHARE = 0.1
 """The share of epsilon that pays for the change of the Hessian, where lambda is chosen here."""
 _SOLVER_SHARE = 0.01
 """The share of epsilon and delta that pays for a minimiser which is not exact."""
+_CHANCE = 1e-12
+"""How often the noise may be longer than the solver is made for; no data decide about it."""
 
 
 def objective_perturbation(
@@ -52,9 +54,10 @@ def objective_perturbation(
     so it is at most its value at one of the V corners other than zero; each is the privacy loss of a Gaussian
     mechanism of sensitivity at most 2L. Summing over corners, delta <= V delta_G(epsilon - c; 2L / std).
     A minimiser within gamma of the exact one is released with a little more noise, a mechanism of sensitivity
-    2 gamma composed with the first, for 1% of the budget.
+    2 gamma composed with the first, for 1% of the budget. A ``lam`` at which some data sets could not be solved
+    that precisely is refused by public numbers (``check_solvable``).
     """
-    if not risk.loss.bounds.everywhere:
+    if math.isfinite(risk.regularity.radius):
         raise ValueError("risk must have bounded gradients everywhere: use output perturbation on a domain")
     epsilon, delta = check_epsilon(epsilon), check_pure_or_delta(delta, risk.n)
     risk.verify(pure=delta == 0.0)
@@ -65,8 +68,11 @@ def objective_perturbation(
     lam = check_lambda(lam)
     noise = objective_noise(risk, lam, kept * epsilon, kept * delta, adjacency)
     hiding, tolerance = _solver_noise(noise, risk, lam, epsilon - kept * epsilon, delta - kept * delta)
+    check_solvable(
+        risk, lam, Everywhere(), lambda _: tolerance, linear_norm=noise.norm(risk.dimension, _CHANCE) / risk.n
+    )
     b = noise.add(np.zeros(risk.dimension), source.noise)
-    solution = minimise(Objective(risk, lam, b / risk.n), Everywhere(), tolerance=tolerance)
+    solution = minimise(Objective(risk, lam, b / risk.n), Everywhere(), tolerance=tolerance / 2)
     return PrivateMinimiser(
         x=hiding.add(solution.x, source.noise),
         statement=minimiser_statement(risk, epsilon, delta, adjacency, source),

@@ -12,7 +12,7 @@ from sparsedp.convex.noise import GaussianNoise, LaplaceNoise, Noise
 from sparsedp.convex.private_minimiser import PrivateMinimiser, minimiser_statement
 from sparsedp.convex.regularization import Goal, check_lambda, theorem_lambda
 from sparsedp.convex.risk import EmpiricalRisk
-from sparsedp.convex.solver import Minimiser, Objective, minimise
+from sparsedp.convex.solver import Minimiser, Objective, check_solvable, minimise
 from sparsedp.mechanisms import project_linf
 from sparsedp.randomness import NoiseSource
 
@@ -47,8 +47,10 @@ def output_perturbation(
     ----------
     risk : the losses, by functions or as a linear model, with the regularity they promise.
     epsilon, delta : the guarantee; ``delta=0`` asks for pure DP, ``None`` means 1 / (10 n).
-    lam : lambda; from the theorem unless given, which then needs ``diameter`` or a bounded domain.
-    domain : Everywhere (the default), Box, Ball or Simplex.
+    lam : lambda; from the theorem unless given, which then needs ``diameter`` or a bounded domain. Refused below a
+        floor of public numbers, under which some data sets could not be solved precisely enough.
+    domain : Everywhere (the default), Box, Ball or Simplex; within ``risk.regularity.radius``, where that is
+        finite (the squared loss).
     diameter : D, a public bound on the norm of a good solution; that of the domain unless given.
     goal : ``"empirical"`` or ``"population"`` risk, for the theorem's lambda.
     beta : the theorem's: how often ``error_bound``, on the excess empirical risk, may fail.
@@ -58,6 +60,7 @@ def output_perturbation(
     risk.verify(pure=delta == 0.0)
     beta = check_delta(beta, "beta")
     domain = Everywhere() if domain is None else domain
+    check_within(domain, risk)
     source = NoiseSource() if source is None else source
     reach = largest_norm(domain, risk.dimension) if diameter is None else check_positive("diameter", diameter)
     if lam is None:
@@ -73,7 +76,7 @@ def output_perturbation(
         )
     lam = check_lambda(lam)
     sensitivity, noise = _calibrate(risk, lam, domain, epsilon, delta, adjacency)
-    solution = _solve(risk, lam, domain, sensitivity, pure=delta == 0.0)
+    solution = _solve(risk, lam, domain, adjacency, pure=delta == 0.0)
     noisy = noise.add(solution.x, source.noise)
     return PrivateMinimiser(
         x=project_linf(noisy, domain),
@@ -110,25 +113,45 @@ def l1_sensitivity(
     return min(through_l2, (common + changed) / (lam * n))
 
 
+def check_within(domain: Domain, risk: EmpiricalRisk) -> None:
+    """Refuse a domain that is larger than the ball on which the risk promises its regularity."""
+    radius, reach = risk.regularity.radius, largest_norm(domain, risk.dimension)
+    if reach > radius * (1 + 1e-12):
+        raise ValueError(
+            f"domain must lie within the ball of radius {radius:g} on which the loss keeps its Lipschitz bound, but "
+            f"it reaches {reach:g}: give domain=Ball({radius:g}), or a loss with bounded slopes"
+        )
+
+
+def _sensitivity(risk: EmpiricalRisk, lam: float, domain: Domain, adjacency: str, *, pure: bool) -> float:
+    if pure:
+        return l1_sensitivity(risk, lam, adjacency, constrained=not isinstance(domain, Everywhere))
+    return l2_sensitivity(risk, lam, adjacency)
+
+
 def _calibrate(
     risk: EmpiricalRisk, lam: float, domain: Domain, epsilon: float, delta: float, adjacency: str
 ) -> tuple[float, Noise]:
+    sensitivity = _sensitivity(risk, lam, domain, adjacency, pure=delta == 0.0)
     if delta == 0.0:
-        constrained = not isinstance(domain, Everywhere)
-        sensitivity = l1_sensitivity(risk, lam, adjacency, constrained=constrained)
         return sensitivity, LaplaceNoise.calibrated((1 + SLACK) * sensitivity, epsilon)
-    sensitivity = l2_sensitivity(risk, lam, adjacency)
     return sensitivity, GaussianNoise.calibrated((1 + SLACK) * sensitivity, epsilon, delta)
 
 
-def _solve(risk: EmpiricalRisk, lam: float, domain: Domain, sensitivity: float, *, pure: bool) -> Minimiser:
+def _solve(risk: EmpiricalRisk, lam: float, domain: Domain, adjacency: str, *, pure: bool) -> Minimiser:
     """A point certified to lie within SLACK / 2 of the sensitivity of the exact minimiser.
 
-    A gradient of norm r bounds the distance by r / lam in l2 and by sqrt(d) r / lam in l1. The tolerance is
-    public and the certificate is checked on the data at hand, so it holds on any data set that gets here.
+    A gradient of norm r bounds the distance by r / lam in l2 and by sqrt(d) r / lam in l1. Half of the
+    tolerance is for the solver, the rest covers the rounding of its gradients. All of it is public.
     """
     norm_ratio = math.sqrt(risk.dimension) if pure else 1.0
-    return minimise(Objective(risk, lam), domain, tolerance=lam * SLACK / 2 * sensitivity / norm_ratio)
+
+    def tolerance(candidate: float) -> float:
+        sensitivity = _sensitivity(risk, candidate, domain, adjacency, pure=pure)
+        return candidate * SLACK / 2 * sensitivity / norm_ratio
+
+    check_solvable(risk, lam, domain, tolerance)
+    return minimise(Objective(risk, lam), domain, tolerance=tolerance(lam) / 2)
 
 
 def _error_bound(

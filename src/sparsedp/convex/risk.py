@@ -9,12 +9,17 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from sparsedp.accounting.validation import check_count, check_positive
-from sparsedp.convex.clip import row_norms
-from sparsedp.convex.losses import MarginLoss
+from sparsedp.accounting.validation import check_count, check_number, check_positive
+from sparsedp.convex.clip import as_rows, keep_rows, row_norms, zero_broken_rows
+from sparsedp.convex.losses import MarginLoss, check_at_least
 from sparsedp.mechanisms.histogram import Floats
 
 Product = Callable[[Floats], Floats]
+
+SUM_BLOCK = 2**16
+"""How many examples are added up in one go."""
+MOST_ENTRIES = 2**33
+"""How many numbers a matrix of rows may hold."""
 
 
 @dataclass(frozen=True)
@@ -22,22 +27,34 @@ class Regularity:
     """What holds for the gradient of *every possible* example at every point of the domain.
 
     ``lipschitz`` and ``lipschitz_l1`` bound its l2 and l1 norm. ``smoothness`` and ``smoothness_l1`` bound
-    the l2 and l1 norm of its change over an l2 distance of one; None where the loss is not smooth.
+    the l2 and l1 norm of its change over an l2 distance of one; None where the loss is not smooth. All of it
+    holds for parameters of norm ``radius`` at most: infinite where it holds everywhere, finite where the
+    loss is Lipschitz on a bounded domain only, like the squared loss.
+
+    No vector has an l1 norm below its l2 norm, so numbers that would say so are refused.
     """
 
     lipschitz: float
     lipschitz_l1: float
     smoothness: float | None = None
     smoothness_l1: float | None = None
+    radius: float = math.inf
 
     def __post_init__(self) -> None:
         check_positive("lipschitz", self.lipschitz)
-        check_positive("lipschitz_l1", self.lipschitz_l1)
+        check_at_least("lipschitz_l1", self.lipschitz_l1, "lipschitz", self.lipschitz)
         if (self.smoothness is None) != (self.smoothness_l1 is None):
             raise ValueError("smoothness and smoothness_l1 must be given together")
+        if self.smoothness is not None and self.smoothness_l1 is not None:
+            check_positive("smoothness", self.smoothness)
+            check_at_least("smoothness_l1", self.smoothness_l1, "smoothness", self.smoothness)
+        if not check_number("radius", self.radius) > 0.0:
+            raise ValueError(f"radius must be positive, got {self.radius}")
 
     @classmethod
-    def sparse(cls, lipschitz: float, sparsity: int, smoothness: float | None = None) -> Regularity:
+    def sparse(
+        cls, lipschitz: float, sparsity: int, smoothness: float | None = None, radius: float = math.inf
+    ) -> Regularity:
         """From assumptions A.5 to A.7: L-Lipschitz, H-smooth, gradients with at most s non-zeros.
 
         A gradient lies in the l1 ball of radius L sqrt(s); two gradients differ in at most 2s coordinates.
@@ -45,9 +62,9 @@ class Regularity:
         s = check_count("sparsity", sparsity)
         lipschitz_l1 = check_positive("lipschitz", lipschitz) * math.sqrt(s)
         if smoothness is None:
-            return cls(lipschitz, lipschitz_l1)
+            return cls(lipschitz, lipschitz_l1, radius=radius)
         h = check_positive("smoothness", smoothness)
-        return cls(lipschitz, lipschitz_l1, h, math.sqrt(2 * s) * h)
+        return cls(lipschitz, lipschitz_l1, h, math.sqrt(2 * s) * h, radius)
 
 
 class EmpiricalRisk(Protocol):
@@ -124,6 +141,9 @@ class LinearRisk:
     Privacy rests on ``row_l2``, and in pure DP on ``row_l1``, which else only guides the choice of lambda.
     The parameters are W, d by outputs, as one vector. A GLM's gradients at two points have the same support,
     so ``smoothness_l1`` needs no factor sqrt(2): ||slope - slope'||_1 ||x||_1 <= sqrt(K) curvature |x| |x|_1.
+
+    An example whose row or target is not finite counts as zero: its gradient is zero at every point. Other
+    targets that the loss has no bounds for are refused.
     """
 
     rows: Any = field(repr=False)
@@ -131,6 +151,20 @@ class LinearRisk:
     loss: MarginLoss
     row_l2: float
     row_l1: float
+
+    def __post_init__(self) -> None:
+        check_positive("row_l2", self.row_l2)
+        check_at_least("row_l1", self.row_l1, "row_l2", self.row_l2)
+        targets = np.asarray(self.targets, dtype=np.float64)
+        if targets.shape != (self.n,):
+            raise ValueError(f"targets must be one per row, got shape {targets.shape} for {self.n} rows")
+        rows, _ = zero_broken_rows(as_rows(self.rows))
+        if rows.size > MOST_ENTRIES:
+            raise ValueError(f"rows must hold at most {MOST_ENTRIES} numbers, got {rows.size}")
+        known = np.isfinite(targets)
+        object.__setattr__(self, "rows", rows if known.all() else keep_rows(rows, known))
+        object.__setattr__(self, "targets", np.where(known, targets, self.loss.empty_target))
+        self.loss.check_targets(self.targets)
 
     @property
     def n(self) -> int:
@@ -152,12 +186,13 @@ class LinearRisk:
             lipschitz_l1=bounds.slope_l1 * self.row_l1,
             smoothness=bent * self.row_l2,
             smoothness_l1=math.sqrt(self.loss.outputs) * bent * self.row_l1,
+            radius=bounds.margin_bound / self.row_l2,
         )
 
     def verify(self, *, pure: bool) -> None:
         """Refuse rows longer than promised; ``clip_rows`` makes them fit."""
         for order, bound in ((2, self.row_l2), (1, self.row_l1)):
-            if (order == 2 or pure) and float(row_norms(self.rows, order).max()) > bound * (1 + 1e-12):
+            if (order == 2 or pure) and not float(row_norms(self.rows, order).max()) <= bound * (1 + 1e-12):
                 raise ValueError(
                     f"rows must have l{order} norms of at most {bound:g}: shorten them with clip_rows"
                 )
@@ -167,8 +202,12 @@ class LinearRisk:
         return np.asarray(self.rows @ x.reshape(-1, self.loss.outputs))
 
     def pull_back(self, slopes: Floats) -> Floats:
-        """The mean over examples of ``slope (x) x``."""
-        return np.asarray(self.rows.T @ slopes).ravel() / self.n
+        """The mean over examples of ``slope (x) x``, a block at a time: long sums round more."""
+        total = np.zeros((self.rows.shape[1], slopes.shape[1]))
+        for start in range(0, self.n, SUM_BLOCK):
+            block = slice(start, start + SUM_BLOCK)
+            total += (self.rows if self.n <= SUM_BLOCK else self.rows[block]).T @ slopes[block]
+        return total.ravel() / self.n
 
     def value_and_gradient(self, x: Floats) -> tuple[float, Floats]:
         """Two products with the rows."""

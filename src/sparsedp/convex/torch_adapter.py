@@ -29,6 +29,10 @@ class TorchLoss:
     While an optimiser works, the module's parameters are views of its x: moving x moves the model, and
     nothing of the size of a table is copied. `load` ends that and leaves the module with parameters of its
     own.
+
+    A module may only read its parameters and buffers. One that writes to them in a forward pass, like an
+    embedding with `max_norm` or a layer with running statistics, would write what it has seen of the data into
+    the released model, past the noise: it is refused when it is named here, or when it does so.
     """
 
     def __init__(
@@ -39,8 +43,7 @@ class TorchLoss:
         targets: Tensor,
     ) -> None:
         for name, child in module.named_modules():
-            if isinstance(child, nn.modules.batchnorm._BatchNorm):
-                raise ValueError(f"module must not mix examples, but {name!r} is a {type(child).__name__}")
+            _check_layer(name, child)
         self._module, self._criterion = module, criterion
         self._inputs = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
         self._targets = targets
@@ -96,9 +99,11 @@ class TorchLoss:
 
     def _losses(self, rows: Ints) -> Tensor:
         chosen = torch.from_numpy(np.ascontiguousarray(rows))
+        before = _state(self._module)
         losses = self._criterion(
             self._module(*(each[chosen] for each in self._inputs)), self._targets[chosen]
         )
+        _check_only_read(before, _state(self._module))
         if losses.shape != (rows.size,):
             raise ValueError(
                 f"criterion must give one loss an example (reduction='none'), got shape {tuple(losses.shape)}"
@@ -128,6 +133,39 @@ class TorchLoss:
             parameter.data = flat[int(first) : int(last)].view(parameter.shape)
         # A copy in another precision does not follow x: bind it anew every time.
         self._bound = x if flat.data_ptr() == x.ctypes.data else None
+
+
+def _check_layer(name: str, layer: nn.Module) -> None:
+    if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+        raise ValueError(f"module must not mix examples, but {name!r} is a {type(layer).__name__}")
+    if not isinstance(layer, nn.Embedding | nn.EmbeddingBag):
+        return
+    if layer.max_norm is not None:
+        raise ValueError(
+            f"max_norm must be None, but {name!r} has {layer.max_norm}: it shortens the rows that an example "
+            "reads in place, which shows who was read without any noise"
+        )
+    if layer.scale_grad_by_freq:
+        raise ValueError(
+            f"scale_grad_by_freq must be False, but {name!r} has it: gradients then depend on how often the batch "
+            "reads a row"
+        )
+
+
+def _state(module: nn.Module) -> dict[str, tuple[Tensor, int]]:
+    """Every parameter and buffer, and how often it has been written to."""
+    tensors = [*module.named_parameters(), *module.named_buffers()]
+    return {name: (tensor, tensor._version) for name, tensor in tensors}
+
+
+def _check_only_read(before: dict[str, tuple[Tensor, int]], after: dict[str, tuple[Tensor, int]]) -> None:
+    for name, (tensor, version) in after.items():
+        old, old_version = before.get(name, (None, 0))
+        if tensor is not old or version != old_version:
+            raise ValueError(
+                f"module must not write to its state in a forward pass, but it wrote to {name!r}: what it wrote "
+                "comes from the data, without noise"
+            )
 
 
 def _entries(gradient: Tensor, offset: int) -> tuple[Ints, Floats]:
