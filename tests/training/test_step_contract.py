@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
+from safetensors import safe_open
 from support.contract import Case, cases, check
 from support.loops import Net, largest_move, loss_of, make, plain, points, refused, setting
 from support.neighbours import moves
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
+import sparsedp as sdp
 from sparsedp.training import Private
 
 
@@ -265,3 +270,43 @@ def test_huge_and_tiny_gradients_are_clipped(
         options={"loss_reduction": "sum"},
     )
     assert largest_move(given, scaled) <= 1
+
+
+def test_batches_of_the_users_own_are_accounted_for_zeroed_records() -> None:
+    """Adding a record to a fixed order of batches would shift all that follow."""
+    model, engine = Net(), sdp.PrivacyEngine()
+    engine.make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=DataLoader(TensorDataset(points()), batch_size=4),
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+        poisson=False,
+    )
+    assert "zero" in engine.statement(1e-5).adjacency
+
+
+def test_buffers_that_a_forward_pass_fills_from_data_are_not_exported(tmp_path: Path) -> None:
+    class Running(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("constant", torch.ones(4))
+            self.register_buffer("running", torch.zeros(4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.running = 0.9 * self.running + 0.1 * self.first(x).detach().mean(0)
+            return super().forward(x)
+
+    model, engine = Running(), sdp.PrivacyEngine()
+    private = engine.make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=DataLoader(TensorDataset(points()), batch_size=4),
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+    )
+    plain(private)
+    engine.export(tmp_path / "weights", delta=1e-5)
+    with safe_open(tmp_path / "weights", "pt") as exported:
+        assert "constant" in exported.keys()  # noqa: SIM118
+        assert "running" not in exported.keys()  # noqa: SIM118

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from support.loops import Net, plain, points, refused, setting
+from support.loops import Net, loss_of, plain, points, refused, setting
 from support.misuse import Trainer
 from support.neighbours import Setting
 from support.zoo import LENGTH, UNSOUND, WIDTH
 from torch import Tensor, nn
+
+from sparsedp.training import Private
 
 
 @pytest.mark.parametrize("poisson", [True, False])
@@ -121,3 +123,76 @@ MIXES: dict[str, Callable[[], Setting]] = {
 @pytest.mark.parametrize("name", MIXES)
 def test_mixing_is_found_where_it_hides(name: str) -> None:
     assert refused(MIXES[name]())
+
+
+class _Encoder(nn.Module):
+    """Its layers drop out by default."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.first, self.layers, self.out = nn.Linear(3, 8), nn.TransformerEncoder(layer, 1), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.layers(self.first(x).unsqueeze(1).repeat(1, 5, 1))[:, 0])
+
+
+class _Counted(Net):
+    """A step counter is not data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("steps", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.steps += 1
+        return super().forward(x)
+
+
+class _Experts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.experts = nn.Linear(3, 2), nn.ModuleList(nn.Linear(3, 2) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights = self.gate(x).softmax(1)
+        return sum(weights[:, n : n + 1] * expert(x) for n, expert in enumerate(self.experts))
+
+
+SEPARATE: dict[str, Callable[[], nn.Module]] = {
+    "dropout": lambda: nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 2)),
+    "functional dropout": lambda: nn.Sequential(nn.Linear(3, 4), _Dropout(), nn.Linear(4, 2)),
+    "stochastic depth": lambda: nn.Sequential(nn.Linear(3, 4), _DropPath(), nn.Linear(4, 2)),
+    "noise, in evaluation too": lambda: Net(lambda _, h: h + torch.randn_like(h)),
+    "encoder": _Encoder,
+    "counter": _Counted,
+    "experts": _Experts,
+}
+
+
+@pytest.mark.parametrize("name", SEPARATE)
+def test_models_that_keep_examples_apart_are_not_refused(name: str) -> None:
+    outcome = setting(SEPARATE[name]).run(plain)
+    assert outcome.error is None
+    assert len(outcome.sums) == 3
+
+
+def test_a_forward_on_other_data_in_training_mode_is_nobodys_business() -> None:
+    """Positions of shape (1, T) are repeated for each example of this call, not of the batch in hand."""
+
+    class Placed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.places, self.out = nn.Embedding(5, 3), nn.Linear(3, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            where = self.places(torch.arange(5).unsqueeze(0))
+            return self.out(torch.tanh(x.unsqueeze(1) + where)).sum(1)
+
+    def looks_around(private: Private) -> None:
+        for (x,) in private.data_loader:
+            private.module(points()[:5])
+            loss_of(private.module(x)).backward()
+            private.optimizer.step()
+
+    assert setting(Placed).run(looks_around).error is None
