@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -96,6 +97,20 @@ class Capture:
         for stand_in in self._stand_ins:
             stand_in.attach()
 
+    def begin_batch(self) -> None:
+        """From now on ``calls`` and ``forwards`` are counted anew."""
+        self._recorder.calls = self._recorder.forwards = 0
+
+    @property
+    def calls(self) -> int:
+        """How many calls of layers were recorded since the batch began."""
+        return self._recorder.calls
+
+    @property
+    def forwards(self) -> int:
+        """How many forward passes of the whole model were recorded since then."""
+        return self._recorder.forwards
+
     def begin_piece(self, piece: int, examples: int | None) -> None:
         """From now on forward passes are those of this piece of a batch; its ``examples`` are checked if known."""
         self._recorder.piece, self._recorder.examples = piece, examples
@@ -123,11 +138,6 @@ class Capture:
             if piece is not None and piece in sizes:
                 calls.setdefault(piece, []).extend(each)
         return {piece: self._capture_all([each], sizes[piece])[0] for piece, each in calls.items()}
-
-    @property
-    def has_passes(self) -> bool:
-        """A backward pass has run since the last ``take``."""
-        return self._recorder.has_passes
 
     def discard(self) -> None:
         """Forget the backward passes so far."""
@@ -186,6 +196,8 @@ class Capture:
         batch = examples if examples is not None else grad.shape[0] if grad.dim() else 0
         source = "the batch" if examples is not None else repr(first.watch.name)
         for call, grad in calls:
+            call.check_unchanged()
+            self._check_precision(call, grad)
             if grad.dim() == 0 or grad.shape[0] != batch:
                 raise ValueError(
                     f"batch: dimension 0 must be the examples in every layer, but {call.watch.name!r} gives "
@@ -211,11 +223,19 @@ class Capture:
                     dense[watch.names[local]].append(part)
         return Captured(
             batch_size=batch,
-            scale=float(batch) if self._mean else 1.0,
+            scale=_mean_scale(batch) if self._mean else 1.0,
             dense={name: total(parts) for name, parts in dense.items()},
             tables={name: Occurrences.concatenate(parts) for name, parts in tables.items()},
             table_inputs=inputs,
         )
+
+    def _check_precision(self, call: Call, grad: Tensor) -> None:
+        """A mean loss puts 1 / n into every gradient; rounded to 8 or 11 bits it moves all examples together."""
+        if self._mean and grad.dtype in (torch.bfloat16, torch.float16):
+            raise ValueError(
+                f"module {call.watch.name!r}: a mean loss in {grad.dtype} rounds 1 / (batch size), so that one example "
+                "moves the gradients of all others; add the examples' losses up and give loss_reduction='sum'"
+            )
 
     def _parts(self, call: Call, grad: Tensor) -> Iterator[tuple[str, Part]]:
         """Each parameter, as the layer itself names it, with its per-example gradients."""
@@ -234,6 +254,11 @@ class Capture:
             f"parameter {self._names[parameter]!r}: is used outside the forward of the module that holds it, "
             "where its per-example gradients cannot be seen; use it in that module's forward, or freeze it"
         )
+
+
+def _mean_scale(batch: int) -> float:
+    """What undoes a mean over the batch: the inverse of 1 / batch as float32 has it."""
+    return 1.0 / float(np.float32(1.0) / np.float32(batch)) if batch else 0.0
 
 
 def _add_input(inputs: dict[str, list[TableInput] | None], table: str, call: Call) -> None:

@@ -1,4 +1,4 @@
-"""Finds a layer that mixes the examples of a batch, by running two examples without the others."""
+"""Finds a layer that mixes the examples of a batch: by gradients across examples, and by leaving examples out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from sparsedp.clipping.layers.registry import argument
@@ -21,7 +20,13 @@ BATCHES = 2
 
 _TOLERANCE = 1e-3
 _Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+_Forward = Callable[..., Any]
 _PLAIN = (int, float, str, bool, type(None))
+
+_MIXES = (
+    "it, or what comes {where} it, mixes the examples of a batch. Their per-example gradients are not defined; compute "
+    "each example from itself alone"
+)
 
 
 class _Output(NamedTuple):
@@ -32,18 +37,21 @@ class _Output(NamedTuple):
 
 class _Trace(NamedTuple):
     outputs: list[_Output]
+    """Of the watched layers in the order of their calls, then of the model."""
     has_offsets: bool
     """A bag was read with offsets: its examples cannot be cut out along dimension 0."""
 
 
 class MixingProbe:
-    """Compares the outputs of two examples by themselves with those of the same examples in their batch.
+    """Runs the first batches again, to see whether an example's outputs depend on the rest of its batch.
 
-    Per-example gradients exist only where an example's outputs do not depend on the rest of its batch. The
-    first batches are therefore run again, whole and cut to two examples; a layer whose outputs differ is named.
-    Dropout is off meanwhile; where a model is random otherwise, it is probed in evaluation mode. What cannot
-    be cut along dimension 0 (bags with offsets, objects of other types) is not probed, and neither is the loss,
-    which is not part of the model.
+    Per-example gradients exist only where they do not. Two probes, since neither sees everything. The gradient
+    of one example's output must be zero at the other examples of every layer: this needs no second form of the
+    batch, whatever is random. And a few examples by themselves must have the outputs that they have in their
+    batch: this also sees what ``detach`` hides from gradients. It is made in training mode, in evaluation mode
+    where training draws random numbers, and not at all where evaluation does too or the batch cannot be cut along
+    dimension 0. A model whose outputs change from call to call carries state from one batch to the next, and is
+    refused. The loss is not part of the model, and is not probed.
     """
 
     def __init__(self, module: nn.Module, watches: Sequence[Watch]) -> None:
@@ -56,97 +64,147 @@ class MixingProbe:
         """Enough batches have been probed."""
         return self._left == 0
 
-    @torch.no_grad()
     def __call__(
-        self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], examples: int | None
+        self, forward: _Forward, args: tuple[Any, ...], kwargs: dict[str, Any], examples: int | None
     ) -> None:
         """Probe one call of the model's ``forward``; raises ``UnsupportedModule``."""
-        if examples is None or examples < 3 or self.is_done:
+        if examples is None or examples < 2 or self.is_done:
             return
-        pair = torch.tensor([0, examples - 1])
-        cut = _cut(args, kwargs, examples, pair)
-        if cut is None:
-            return
-        with _buffers_restored(self._module), torch.random.fork_rng(devices=[]):
-            whole = self._deterministic_trace(forward, (args, kwargs))
-            if whole.has_offsets:
-                return
+        with _left_as_it_was(self._module):
+            compared = self._probe_gradients(forward, (args, kwargs), examples)
+            compared += self._probe_subsets(forward, (args, kwargs), examples)
+        if compared:  # else nothing was finite, or nothing could be seen
+            self._left -= 1
+
+    def _probe_gradients(self, forward: _Forward, call: _Arguments, examples: int) -> int:
+        with torch.enable_grad():
+            trace = self._trace(forward, call, keep_graph=True)
+            roots = [each.values for each in trace.outputs if each.module is self._module]
+            roots = [root for root in roots if root.requires_grad and _has_rows(root, examples)]
+            layers = [each for each in trace.outputs if each.values.requires_grad]
+            layers = [each for each in layers if _has_rows(each.values, examples)]
+            if not roots or not layers:
+                return 0
+            one = sum(
+                wide(root[0]).nan_to_num().square().sum() + wide(root[0]).nan_to_num().sum() for root in roots
+            )
+            grads = torch.autograd.grad(one, [each.values for each in layers], allow_unused=True)  # type: ignore[arg-type]
+        for each, grad in zip(layers, grads, strict=True):
+            if grad is not None and bool((grad[1:].isfinite() & (grad[1:] != 0)).any()):
+                where = "after" if each.module is not self._module else "in"
+                raise UnsupportedModule(
+                    each.layer,
+                    each.module,
+                    "one example's output depends on others here: " + _MIXES.format(where=where),
+                )
+        return sum(grad is not None and bool(grad[0].isfinite().any()) for grad in grads)
+
+    @torch.no_grad()
+    def _probe_subsets(self, forward: _Forward, call: _Arguments, examples: int) -> int:
+        whole = self._repeatable_trace(forward, call)
+        if whole is None or whole.has_offsets:
+            return 0
+        compared = 0
+        for chosen in ([0, 1], [examples - 1]) if examples > 2 else ([0], [1]):
+            cut = _cut(call, examples, torch.tensor(chosen))
+            if cut is None:
+                return 0
             try:
                 alone = self._trace(forward, cut)
             except Exception:  # the model takes no other batch than this one
-                return
-            self._compare(whole, alone, examples, pair)
-        self._left -= 1
+                return compared
+            compared += self._compare(whole, alone, examples, chosen)
+        return compared
 
-    def _deterministic_trace(self, forward: Callable[..., Any], call: _Arguments) -> _Trace:
-        """The outputs in training mode, or in evaluation mode where training draws random numbers.
+    def _repeatable_trace(self, forward: _Forward, call: _Arguments) -> _Trace | None:
+        """The outputs in a mode in which nothing is random; the mode is left on for the calls that follow."""
+        for training in (True, False):
+            self._module.train(training)
+            for module in self._module.modules():
+                if isinstance(module, nn.modules.dropout._DropoutNd):
+                    module.eval()
+            first, again = self._trace(forward, call, 0), self._trace(forward, call, 0)
+            if not _agree(first, again):
+                raise UnsupportedModule(
+                    "",
+                    self._module,
+                    "gives other outputs when it is called again with the same batch and the same random numbers: it "
+                    "carries something over from one call to the next, and so from one batch's examples to another's. "
+                    "Keep such state out of forward",
+                )
+            if _agree(first, self._trace(forward, call, 1)):
+                return first
+        return None
 
-        The mode is left on for the call that follows, and put back with the buffers.
-        """
-        self._module.train()
-        for module in self._module.modules():
-            if isinstance(module, _DropoutNd):
-                module.eval()
-        first, second = self._trace(forward, call, 0), self._trace(forward, call, 1)
-        if _agree(first, second):
-            return first
-        self._module.eval()
-        return self._trace(forward, call)
-
-    def _trace(self, forward: Callable[..., Any], call: _Arguments, seed: int = 0) -> _Trace:
+    def _trace(self, forward: _Forward, call: _Arguments, seed: int = 0, keep_graph: bool = False) -> _Trace:
         torch.manual_seed(seed)
         found: list[_Output] = []
         has_offsets = False
-        args, kwargs = call
+
+        def keep(name: str, module: nn.Module, output: Any) -> None:
+            if isinstance(module, nn.RNNBase):
+                output = output[0]  # the final states have the layers along dimension 0
+            # What follows may change an output in place.
+            found.extend(
+                _Output(name, module, leaf if keep_graph else leaf.clone()) for leaf in _floats(output)
+            )
+
         with ExitStack() as stack:
             for name, module in self._watched:
 
-                def keep(module: nn.Module, given: Any, named: Any, output: Any, name: str = name) -> None:
+                def hook(layer: nn.Module, args: Any, kwargs: Any, output: Any, name: str = name) -> None:
                     nonlocal has_offsets
-                    if (
-                        isinstance(module, nn.EmbeddingBag)
-                        and argument(given, named, 1, "offsets") is not None
-                    ):
-                        has_offsets = True
-                    if isinstance(module, nn.RNNBase):
-                        output = output[0]  # the final states have the layers along dimension 0
-                    found.extend(_Output(name, module, leaf.clone()) for leaf in _floats(output))
+                    bag = isinstance(layer, nn.EmbeddingBag)
+                    has_offsets |= bag and argument(args, kwargs, 1, "offsets") is not None
+                    keep(name, layer, output)
 
-                stack.enter_context(module.register_forward_hook(keep, with_kwargs=True))
-            output = forward(*args, **kwargs)
+                stack.enter_context(module.register_forward_hook(hook, with_kwargs=True))
+            output = forward(*call[0], **call[1])
         found.extend(_Output("", self._module, leaf) for leaf in _floats(output))
         return _Trace(found, has_offsets)
 
-    def _compare(self, whole: _Trace, alone: _Trace, examples: int, pair: Tensor) -> None:
+    def _compare(self, whole: _Trace, alone: _Trace, examples: int, chosen: list[int]) -> int:
+        """How many outputs were compared; raises where one differs."""
         if [each.layer for each in whole.outputs] != [each.layer for each in alone.outputs]:
-            return
-        for (layer, module, batch), (_, _, two) in zip(whole.outputs, alone.outputs, strict=True):
-            if batch.dim() == 0 or two.dim() == 0 or batch.shape[0] != examples:
+            return 0
+        compared = 0
+        for (layer, module, batch), (_, _, few) in zip(whole.outputs, alone.outputs, strict=True):
+            if not _has_rows(batch, examples):
                 continue  # a scalar, or of another size than the batch: refused where it is captured
-            if two.shape[0] != 2 and module is not self._module:
+            expected = batch[chosen]
+            if few.numel() != expected.numel():
+                if module is self._module:
+                    continue
                 raise UnsupportedModule(
                     layer,
                     module,
-                    f"dimension 0 of its output is not the examples: it has {two.shape[0]} entries for 2 examples "
-                    f"as for {examples}. Give it one entry an example (positions: shape (1, T))",
+                    f"dimension 0 of its output is not the examples: it has {list(few.shape)} for {len(chosen)} examples "
+                    f"and {list(batch.shape)} for {examples}. Give it one entry an example (positions: shape (1, T))",
                 )
-            if two.shape[0] == 2 and not _close(batch[pair], two):
+            finite, same = _compared(expected, few.reshape(expected.shape))
+            if not same:
                 raise UnsupportedModule(
                     layer,
                     module,
-                    "gives another output for an example when the others of its batch are not there: it, or what "
-                    "comes before it, mixes the examples. Their per-example gradients are not defined",
+                    "gives another output for an example when the others of its batch are not there: "
+                    + _MIXES.format(where="before"),
                 )
+            compared += finite
+        return compared
 
 
-def _cut(args: tuple[Any, ...], kwargs: dict[str, Any], examples: int, pair: Tensor) -> _Arguments | None:
-    """The arguments with two examples only; None where it is not plain how to cut them."""
-    leaves, spec = tree_flatten((args, kwargs))
+def _has_rows(values: Tensor, examples: int) -> bool:
+    return values.dim() > 0 and values.shape[0] == examples
+
+
+def _cut(call: _Arguments, examples: int, chosen: Tensor) -> _Arguments | None:
+    """The arguments with these examples only; None where it is not plain how to cut them."""
+    leaves, spec = tree_flatten(call)
     cut = []
     for leaf in leaves:
         if isinstance(leaf, Tensor):
             if leaf.dim() and leaf.shape[0] == examples:
-                leaf = leaf[pair]
+                leaf = leaf[chosen]
             elif leaf.dim() == 1 and not leaf.is_floating_point():
                 return None  # flat ids, or lengths of something else
         elif not isinstance(leaf, _PLAIN):
@@ -162,34 +220,36 @@ def _floats(output: Any) -> list[Tensor]:
 
 def _agree(first: _Trace, second: _Trace) -> bool:
     return len(first.outputs) == len(second.outputs) and all(
-        one.values.shape == two.values.shape and _close(one.values, two.values)
+        one.values.shape == two.values.shape and _compared(one.values, two.values)[1]
         for one, two in zip(first.outputs, second.outputs, strict=True)
     )
 
 
-def _close(together: Tensor, alone: Tensor) -> bool:
-    """Equal but for rounding, in units of the largest number."""
-    if together.shape != alone.shape:
-        return False
+def _compared(together: Tensor, alone: Tensor) -> tuple[bool, bool]:
+    """Whether anything finite was compared, and whether it is equal but for rounding."""
     tolerance = max(_TOLERANCE, 4 * torch.finfo(together.dtype).eps)
     together, alone = wide(together), wide(alone)
     finite = together.isfinite()
     if not torch.equal(finite, alone.isfinite()):
-        return False
+        return True, False
     difference = (together - alone).abs()[finite]
-    return not difference.numel() or bool(difference.amax() <= tolerance * together[finite].abs().amax())
+    if not difference.numel():
+        return False, True
+    return True, bool(difference.amax() <= tolerance * together[finite].abs().amax())
 
 
 @contextmanager
-def _buffers_restored(module: nn.Module) -> Iterator[None]:
-    """Give the module its buffers and modes back as they were."""
+def _left_as_it_was(module: nn.Module) -> Iterator[None]:
+    """Give the module its buffers and modes back, and the random numbers their place."""
     buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
     modes = [(each, each.training) for each in module.modules()]
-    try:
-        yield
-    finally:
-        for buffer, before in buffers:
-            if not torch.equal(buffer, before):
-                buffer.copy_(before)
-        for each, training in modes:
-            each.training = training
+    with torch.random.fork_rng(devices=[]):
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for buffer, before in buffers:
+                    if not torch.equal(buffer, before):
+                        buffer.copy_(before)
+            for each, training in modes:
+                each.training = training

@@ -29,6 +29,10 @@ class Recorder:
         """Which piece of which batch is in hand: forward passes belong to it."""
         self.examples: int | None = None
         """How many examples that piece has, where known."""
+        self.calls = 0
+        """Recorded calls of layers since the batch in hand began."""
+        self.forwards = 0
+        """Recorded forward passes of the whole model since then."""
         self._root = root
         self._passes: dict[int, list[RecordedCall]] = {}
 
@@ -46,22 +50,15 @@ class Recorder:
         return self._root.training and torch.is_grad_enabled() and not self.is_paused
 
     def batch_size(self) -> int | None:
-        """How many examples a call holds: those of the piece in hand, or the size that all tensors among the
-        model's arguments share along dimension 0."""
-        if self.examples is not None:
-            return self.examples
+        """How many examples a call holds: the size that all tensors among the model's arguments share along
+        dimension 0, else that of the piece in hand."""
         tensors = [leaf for leaf in tree_leaves(self.arguments) if isinstance(leaf, Tensor) and leaf.dim()]
         sizes = {tensor.shape[0] for tensor in tensors}
-        return sizes.pop() if len(sizes) == 1 else None
+        return sizes.pop() if len(sizes) == 1 else self.examples
 
     def add(self, task: int, call: Call, grad: Tensor) -> None:
         """A gradient that backward pass number ``task`` brought to a call."""
         self._passes.setdefault(task, []).append((call, grad))
-
-    @property
-    def has_passes(self) -> bool:
-        """A backward pass has run since the last ``take``."""
-        return bool(self._passes)
 
     def take(self) -> list[list[RecordedCall]]:
         """The passes since the last time, in the order in which they began; they are forgotten here."""

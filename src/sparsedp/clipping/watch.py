@@ -118,13 +118,22 @@ class Entrance(StandIn):
         recorder = self._recorder
         recorder.arguments = (args, kwargs)
         try:
+            mixing = self._probed(args, kwargs) if recorder.listening() else None
             output = self.own(*args, **kwargs)
-            if recorder.listening():
-                with recorder.paused():
-                    self._probe(self.own, args, kwargs, recorder.batch_size())
+            if mixing is not None:  # a layer's own refusal comes first: it says more
+                raise mixing
             return output
         finally:
             recorder.arguments = None
+
+    def _probed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> UnsupportedModule | None:
+        self._recorder.forwards += 1
+        try:
+            with self._recorder.paused():
+                self._probe(self.own, args, kwargs, self._recorder.batch_size())
+        except UnsupportedModule as mixing:
+            return mixing
+        return None
 
 
 class _Run:
@@ -151,6 +160,7 @@ class Call:
     def __init__(self, watch: Watch, kept: Any, wanted: Wanted) -> None:
         self.watch = watch
         self.wanted = wanted
+        watch.recorder.calls += 1
         self.piece = watch.recorder.piece
         """The piece of a batch that was in hand during the forward pass."""
         if isinstance(kept, Tensor) and kept.requires_grad:
@@ -179,13 +189,18 @@ class Call:
                 f"module {self.watch.name!r}: a second backward pass runs through one forward pass, which "
                 "would clip the examples of one batch twice; add the losses and call backward once"
             )
+        self.check_unchanged()
+        self._task = task
+        self.watch.recorder.add(task, self, grad)
+
+    def check_unchanged(self) -> None:
+        """Refuse where what was kept is no longer what the layer saw."""
         if _versions(self.kept) != self._versions:
             raise RuntimeError(
                 f"module {self.watch.name!r}: its input was changed in place after its forward, so that the "
-                "gradient of its weight is lost; use an operation that is not in place"
+                "gradient of its weight is lost; use an operation that is not in place, and do not write over a "
+                "batch before step()"
             )
-        self._task = task
-        self.watch.recorder.add(task, self, grad)
 
 
 def _grounded(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -25,6 +25,8 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Weights = NDArray[np.float32]
 _NOTHING: Floats = np.empty(0)
+_SMALLEST_WEIGHT = 2.0**-126
+"""Below this float32 is coarse: a gradient so long that it needs a smaller weight contributes nothing."""
 
 
 class LogicalBatch:
@@ -153,7 +155,8 @@ def _clip(
     for i in range(scales.size):
         norm = np.sqrt(squared_norms[i])
         factors[i] = 1.0 if norm <= bound else bound / norm
-        weights[i] = factors[i] * scales[i] if finite[i] else 0.0
+        weight = factors[i] * scales[i] if finite[i] else 0.0
+        weights[i] = weight if weight >= _SMALLEST_WEIGHT else 0.0
 
 
 class ScoredBatch:

@@ -32,7 +32,8 @@ class BatchOwner:
         self._numbers = 0
         self._open: dict[int, tuple[int | None, Any]] = {}
         self._whole = False
-        self._overtaken = 0
+        self._size: int | None = 0
+        self._passed_over = False
         self.batch = 0
         """The number of the batch in hand; 0 before the first."""
         self.in_hand = False
@@ -42,7 +43,7 @@ class BatchOwner:
 
     def begin_epoch(self) -> None:
         """A new iterator begins: a batch that is still in hand is given up."""
-        self._overtaken = 0
+        self._passed_over = False
         self._capture.discard()
         self._give_up()
 
@@ -57,11 +58,12 @@ class BatchOwner:
     ) -> None:
         """The loader gives out a piece of ``examples`` (None: unknown); ``batch`` are all pieces, if at hand."""
         if first:
-            if self.in_hand and self._capture.has_passes:
-                self._overtaken += 1
+            self._pass_over()
             self._give_up()
+            self._capture.begin_batch()
             self.batch += 1
-            self.in_hand = True
+            self.in_hand, self._size = True, 0
+        self._size = None if self._size is None or examples is None else self._size + examples
         self._numbers += 1
         self._open[self._numbers] = (examples, contents)
         self._whole = last
@@ -94,23 +96,32 @@ class BatchOwner:
 
     def discard_passes(self) -> None:
         """Forget the passes through pieces that were not taken yet."""
-        self._overtaken = 0
         self._capture.discard()
 
     def _give_up(self) -> None:
         self.in_hand, self._whole, self._open, self.contents = False, False, {}, ()
 
-    def _check_in_hand(self) -> None:
-        overtaken, self._overtaken = self._overtaken, 0
-        if overtaken:
+    def _pass_over(self) -> None:
+        """A new batch comes while another is in hand: that one may be left out, but not because of its data."""
+        self._passed_over = self.in_hand
+        if self.in_hand and (self._capture.calls or self._size == 0):
             self._capture.discard()
+            self._give_up()
             raise RuntimeError(
-                f"step() after backward passes of {overtaken + 1} batches of private.data_loader: a step is "
-                "accounted for one batch. For larger batches raise expected_batch_size and set "
-                "physical_batch_size"
+                "a batch of private.data_loader had no step(): call step() once for every batch that the model was run "
+                "on, and for every empty one, before the next is read. Whether a step is taken must not depend on the "
+                "data; for larger batches raise expected_batch_size and set physical_batch_size"
             )
+
+    def _check_in_hand(self) -> None:
         if not self.in_hand:
             self._capture.discard()
             raise RuntimeError(
                 "step() without a new batch of private.data_loader: each batch pays for one step only"
+            )
+        if self._passed_over and self._capture.forwards > 1:
+            self._capture.discard()
+            raise RuntimeError(
+                "step() after several forward passes where a batch of private.data_loader was read and not used: they "
+                "may be of two batches. Use each batch before reading the next one"
             )

@@ -72,14 +72,7 @@ class PoissonLoader:
         self._on_start = on_start
         self._iterators = 0
         self._fetch = _Fetch(self.dataset, _collates_itself(loader) or loader.collate_fn, self._examples)
-        self._options = {
-            "num_workers": loader.num_workers,
-            "pin_memory": loader.pin_memory,
-            "timeout": loader.timeout,
-            "worker_init_fn": loader.worker_init_fn,
-            "multiprocessing_context": loader.multiprocessing_context,
-            "prefetch_factor": loader.prefetch_factor,
-        }
+        self._options = {name: getattr(loader, name) for name in _OPTIONS}
 
     def __len__(self) -> int:
         return self.steps_per_epoch
@@ -157,7 +150,11 @@ class _Piece(NamedTuple):
 
 
 class FixedLoader:
-    """The user's own batches, one a step; the ``owner`` is told of each."""
+    """The user's own batches, one a step; the ``owner`` is told of each.
+
+    How many examples a batch holds is known from the loader's batch sampler, which must not give one twice in a
+    batch; of other iterables, from the size that the tensors of a batch share along dimension 0.
+    """
 
     def __init__(self, loader: Any, owner: BatchReceiver, on_start: Callable[[], None]) -> None:
         self._loader = loader
@@ -170,12 +167,56 @@ class FixedLoader:
     def __iter__(self) -> Iterator[Any]:
         self._on_start()
         self._owner.begin_epoch()
-        for batch in self._loader:
-            self._owner.hand_out(batch, examples_in(batch), first=True, last=True, batch=(batch,))
+        for batch, examples in self._counted():
+            self._owner.hand_out(batch, examples, first=True, last=True, batch=(batch,))
             yield batch
+
+    def _counted(self) -> Iterator[tuple[Any, int]]:
+        loader = self._loader
+        plain = isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset)
+        if not plain or loader.batch_sampler is None:
+            for batch in loader:
+                yield batch, _known_size(batch)
+            return
+        sizes: deque[int] = deque()
+
+        def indices() -> Iterator[list[int]]:
+            for chosen in loader.batch_sampler:
+                chosen = list(chosen)
+                if len(set(chosen)) != len(chosen):
+                    raise ValueError(
+                        "data_loader: its sampler gave an example twice in one batch; each counts once"
+                    )
+                sizes.append(len(chosen))
+                yield chosen
+
+        options = {name: getattr(loader, name) for name in _OPTIONS}
+        fetched = DataLoader(loader.dataset, batch_sampler=indices(), collate_fn=loader.collate_fn, **options)  # type: ignore[arg-type]
+        for batch in fetched:
+            yield batch, sizes.popleft()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_loader"], name)
+
+
+_OPTIONS = (
+    "num_workers",
+    "pin_memory",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "prefetch_factor",
+)
+
+
+def _known_size(batch: Any) -> int:
+    examples = examples_in(batch)
+    if examples is None:
+        raise ValueError(
+            "data_loader: how many examples a batch holds is not plain, since its tensors do not share one size along "
+            "dimension 0; use a DataLoader over a map-style dataset, or put the examples first in every tensor"
+        )
+    return examples
 
 
 def examples_in(batch: Any) -> int | None:

@@ -88,6 +88,8 @@ class PrivateOptimizer(Optimizer):
         self._sources: IdSources | str | None = None
         self._held = [parameter for group in self.param_groups for parameter in group["params"]]
         self._wants_sparse = _parameters_of(optimizers, torch.optim.SparseAdam)
+        self._is_updating = False
+        self._handles = [optimizer.register_step_pre_hook(self._refuse_bare_step) for optimizer in optimizers]
         # torch's schedulers and hooks look for these on the optimiser they are given.
         self._optimizer_step_pre_hooks = optimizers[0]._optimizer_step_pre_hooks
         self._optimizer_step_post_hooks = optimizers[0]._optimizer_step_post_hooks
@@ -224,11 +226,27 @@ class PrivateOptimizer(Optimizer):
     def _update(self, rule: Rule, gradient: StepGradient) -> None:
         """Let the wrapped optimisers update; tables with lazy noise update themselves."""
         self.assign(gradient if self._lazy is None else gradient._replace(tables={}))
-        for optimizer in self.optimizers:
-            optimizer.step()
+        self._is_updating = True
+        try:
+            for optimizer in self.optimizers:
+                optimizer.step()
+        finally:
+            self._is_updating = False
         if self._lazy is not None:
             std = rule.noise_multiplier * rule.sensitivity / rule.batch
             self._lazy.step(std, gradient.tables)  # type: ignore[arg-type]
+
+    def _refuse_bare_step(self, *_: Any) -> None:
+        if not self._is_updating:
+            raise RuntimeError(
+                "optimizer: step() of the optimiser that was given to make_private, whose gradients may have no noise; "
+                "call private.optimizer.step()"
+            )
+
+    def release(self) -> None:
+        """Give the wrapped optimisers back: they may step by themselves again."""
+        for handle in self._handles:
+            handle.remove()
 
     def _check_parameters(self) -> None:
         held = [parameter for group in self.param_groups for parameter in group["params"]]

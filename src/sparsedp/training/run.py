@@ -107,6 +107,7 @@ class Run:
             self.lazy.detach()
         self.capture.detach()
         self.buffers.detach()
+        self.optimizer.release()
 
     def settle(self, selection: Selection) -> None:
         """Use a selection whose one-off choices are made (fresh, or from a checkpoint)."""

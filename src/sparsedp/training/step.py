@@ -162,8 +162,10 @@ class StepSums:
             for place, rows in enumerate(self.rows)
             if rows is not None
         }
-        self._touched: dict[int, list[tuple[Ints, Sums]]] = {
-            place: [] for place, rows in enumerate(self.rows) if rows is None
+        self._touched: dict[int, tuple[Ints, Sums]] = {
+            place: (np.empty(0, dtype=np.int64), np.empty((0, self._dim(place))))
+            for place, rows in enumerate(self.rows)
+            if rows is None
         }
 
     def add(self, batch: LogicalBatch, survivors: Ints, weights: Floats) -> None:
@@ -173,13 +175,13 @@ class StepSums:
         first_whole = len(self._rule.space.selectable)
         batch.accumulate_rows(survivors, weights, self._targets)
         for place, rows, sums in batch.row_sums(survivors, weights, first_whole):
-            self._touched[place].append((rows, sums))
+            self._touched[place] = _merged(self._touched[place], (rows, sums))
 
     def release(self, source: NoiseSource) -> StepGradient:
         """Round to the lattice, add noise, divide by B."""
         for place, (_, mask) in self.masks.items():
             self._targets[place][1][...] *= mask
-        touched = {place: _merged(parts, self._dim(place)) for place, parts in self._touched.items()}
+        touched = self._touched
         self._clip_mean([sums for _, sums in touched.values()])
         noise = _Noise(self._rule, self._coordinates, source)
         flat = noise.release(self._flat)
@@ -284,15 +286,14 @@ class _Noise:
         )
 
 
-def _merged(parts: Sequence[tuple[Ints, Sums]], dim: int) -> tuple[Ints, Sums]:
-    """The touched rows of all pieces, each once, with their sums."""
-    if not parts:
-        return np.empty(0, dtype=np.int64), np.empty((0, dim))
-    if len(parts) == 1:
-        return parts[0]
-    rows, place = np.unique(np.concatenate([rows for rows, _ in parts]), return_inverse=True)
-    sums = np.zeros((rows.size, dim))
-    np.add.at(sums, place, np.concatenate([each for _, each in parts]))
+def _merged(first: tuple[Ints, Sums], second: tuple[Ints, Sums]) -> tuple[Ints, Sums]:
+    """The rows of both, each once, with their sums."""
+    if not first[0].size:
+        return second
+    rows = np.union1d(first[0], second[0])
+    sums = np.zeros((rows.size, first[1].shape[1]))
+    for own, each in (first, second):
+        sums[np.searchsorted(rows, own)] += each
     return rows, sums
 
 
