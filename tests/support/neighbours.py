@@ -52,6 +52,12 @@ class Setting:
     def dataset(self) -> Any:
         return self.data if isinstance(self.data, Dataset) else TensorDataset(*self.data)
 
+    def _own_batches(self, loader: DataLoader[Any], batches: list[list[int]]) -> Any:
+        """A loader of these batches; DataLoader itself cannot give an empty one."""
+        if all(batches):
+            return DataLoader(self.dataset, batch_sampler=batches, **self.loader)
+        return GivenBatches(loader, batches)
+
     def run(self, loop: Loop, without: int | None = None, like: Outcome | None = None) -> Outcome:
         """Train on all examples, or without one; ``like``: with the rows that were selected there."""
         torch.manual_seed(0)
@@ -62,7 +68,7 @@ class Setting:
         private = engine.make_private(
             module=model,
             optimizer=torch.optim.SGD(model.parameters(), lr=0.0),
-            data_loader=loader if self.poisson else GivenBatches(loader, batches),
+            data_loader=loader if self.poisson else self._own_batches(loader, batches),
             noise_multiplier=0.0,
             max_grad_norm=self.clip,
             expected_batch_size=self.expected,

@@ -24,6 +24,9 @@ class Receiver:
     def begin_epoch(self) -> None:
         pass
 
+    def end_epoch(self) -> None:
+        pass
+
     def hand_out(
         self, contents: object, examples: int | None, *, first: bool, last: bool, batch: Sequence[object]
     ) -> None:

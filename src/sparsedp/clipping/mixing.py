@@ -77,7 +77,11 @@ class MixingProbe:
             self._left -= 1
 
     def _probe_gradients(self, forward: _Forward, call: _Arguments, examples: int) -> int:
-        with torch.enable_grad():
+        # Hooks of the caller's on saved tensors (checkpointing) count what a forward pass saves.
+        with (
+            torch.enable_grad(),
+            torch.autograd.graph.saved_tensors_hooks(lambda saved: saved, lambda saved: saved),
+        ):
             trace = self._trace(forward, call, keep_graph=True)
             roots = [each.values for each in trace.outputs if each.module is self._module]
             roots = [root for root in roots if root.requires_grad and _has_rows(root, examples)]
@@ -88,7 +92,10 @@ class MixingProbe:
             one = sum(
                 wide(root[0]).nan_to_num().square().sum() + wide(root[0]).nan_to_num().sum() for root in roots
             )
-            grads = torch.autograd.grad(one, [each.values for each in layers], allow_unused=True)  # type: ignore[arg-type]
+            try:
+                grads = torch.autograd.grad(one, [each.values for each in layers], allow_unused=True)  # type: ignore[arg-type]
+            except RuntimeError:  # re-entrant checkpointing has no gradients of parts
+                return 0
         for each, grad in zip(layers, grads, strict=True):
             if grad is not None and bool((grad[1:].isfinite() & (grad[1:] != 0)).any()):
                 where = "after" if each.module is not self._module else "in"

@@ -118,7 +118,9 @@ class Entrance(StandIn):
         recorder = self._recorder
         recorder.arguments = (args, kwargs)
         try:
-            mixing = self._probed(args, kwargs) if recorder.listening() else None
+            # A checkpointed model runs again within the backward pass.
+            fresh = recorder.listening() and _running_backward() == -1
+            mixing = self._probed(args, kwargs) if fresh else None
             output = self.own(*args, **kwargs)
             if mixing is not None:  # a layer's own refusal comes first: it says more
                 raise mixing

@@ -47,6 +47,11 @@ class BatchOwner:
         self._capture.discard()
         self._give_up()
 
+    def end_epoch(self) -> None:
+        """The iterator is at its end: the last batch must have had its step."""
+        self._pass_over()
+        self._give_up()
+
     def hand_out(
         self,
         contents: Any,

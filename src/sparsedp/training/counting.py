@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from sparsedp.clipping import Capture, Captured
+from sparsedp.clipping.stand_in import StandIn
 from sparsedp.rows import Readings, RowCounts, RowSpace
 from sparsedp.training.loader import FixedLoader, PoissonLoader, check_once, examples_in
 
@@ -44,7 +45,10 @@ def count_rows(
 
 def inputs_of(module: nn.Module, batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """What of a batch the model's forward takes: items by position or, from a mapping, by name; labels are left out."""
-    parameters = inspect.signature(module.forward).parameters.values()
+    forward = module.forward
+    while isinstance(forward, StandIn):
+        forward = forward.own
+    parameters = inspect.signature(forward).parameters.values()
     if isinstance(batch, Mapping):
         open_ended = any(each.kind is each.VAR_KEYWORD for each in parameters)
         names = {each.name for each in parameters}

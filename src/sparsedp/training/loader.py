@@ -31,6 +31,9 @@ class BatchReceiver(Protocol):
     def begin_epoch(self) -> None:
         """A new iterator begins."""
 
+    def end_epoch(self) -> None:
+        """An iterator is at its end."""
+
     def hand_out(
         self, contents: Any, examples: int | None, *, first: bool, last: bool, batch: Sequence[Any]
     ) -> None:
@@ -107,6 +110,8 @@ class PoissonLoader:
                         contents, piece.indices.size, first=piece.first, last=piece.last, batch=pieces
                     )
                 yield contents
+        if self._owner is not None and own == self._iterators:
+            self._owner.end_epoch()
 
     def _batches(self) -> Iterator[list[tuple[_Piece, Any]]]:
         """The fetched pieces of each logical batch together, or each piece by itself."""
@@ -170,6 +175,7 @@ class FixedLoader:
         for batch, examples in self._counted():
             self._owner.hand_out(batch, examples, first=True, last=True, batch=(batch,))
             yield batch
+        self._owner.end_epoch()
 
     def _counted(self) -> Iterator[tuple[Any, int]]:
         loader = self._loader
