@@ -58,21 +58,23 @@ class MixingProbe:
         self._module = module
         self._watched = [(watch.name, watch.module) for watch in watches]
         self._left = BATCHES
-
-    @property
-    def is_done(self) -> bool:
-        """Enough batches have been probed."""
-        return self._left == 0
+        self._single_left = BATCHES
 
     def __call__(
         self, forward: _Forward, args: tuple[Any, ...], kwargs: dict[str, Any], examples: int | None
     ) -> None:
         """Probe one call of the model's ``forward``; raises ``UnsupportedModule``."""
-        if examples is None or examples < 2 or self.is_done:
+        if not self._left or not examples or (examples == 1 and not self._single_left):
             return
+        call = (args, kwargs)
         with _left_as_it_was(self._module):
-            compared = self._probe_gradients(forward, (args, kwargs), examples)
-            compared += self._probe_subsets(forward, (args, kwargs), examples)
+            if examples == 1:  # there is nothing to mix, but state to carry
+                self._single_left -= 1
+                with torch.no_grad():
+                    self._repeatable_trace(forward, call)
+                return
+            compared = self._probe_gradients(forward, call, examples)
+            compared += self._probe_subsets(forward, call, examples)
         if compared:  # else nothing was finite, or nothing could be seen
             self._left -= 1
 

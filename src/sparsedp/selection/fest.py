@@ -181,6 +181,8 @@ class PrivateTopK(Selection):
         for table, each in zip(space.selectable, counts, strict=True):
             if each.ids.size and each.ids[-1] >= table.rows:
                 raise ValueError(f"counts of {table.name!r} has id {each.ids[-1]} of {table.rows} rows")
+        if not space.selectable:
+            return FEST({}, self.always_on_rows, event=self.one_off_events()[0])
         pay()
         chosen = top_k_gaussian(
             np.concatenate(
