@@ -188,6 +188,33 @@ def test_places_in_a_cell_and_low_bits_are_uniform(agrees: Callable[..., bool]) 
         assert agrees(counts, np.full(64, 1 / 64))
 
 
+@pytest.mark.parametrize("sampler", samplers()[::3], ids=lambda s: f"{type(s).__name__}-{s.scale:.6g}")
+def test_a_second_look_decides_by_all_of_its_words(sampler: CellSampler) -> None:
+    """Column, threshold of 128 bits, place, sign and acceptance, each at the border of its decision."""
+    high, low, alias = sampler.wide_columns
+    generator, decided = np.random.default_rng(2), 0
+    for column in generator.integers(0, high.size, 300).tolist():
+        threshold = (int(high[column]) << 64) | int(low[column])
+        for number, cell in ((threshold - 1, column), (threshold, int(alias[column]))):
+            if not 0 <= number < 2**128 - 1 or cell >= sampler.tops.size:
+                continue
+            place, sign = int(generator.integers(0, 1 << sampler.cell_bits)), int(generator.integers(0, 2))
+            m = (cell << sampler.cell_bits) | place
+            k = -1 - m if sign else m
+            share = above(sampler, k) / float(sampler.tops[cell] - sampler.rectangles[cell])
+            for factor, accepted in ((1 - 1e-6, 1), (1 + 1e-6, 0)):
+                last = min(int(share * factor * 2.0**64), 2**64 - 1)
+                if share * factor >= 1.0:
+                    continue
+                word = column | (place << 12) | (sign << 63)
+                words = np.array([word, number >> 64, number & (2**64 - 1), last], dtype=np.uint64)
+                out = np.full(1, 12345, dtype=np.int64)
+                assert sampler._second_look(np.zeros(1, dtype=np.int64), words, out) == accepted
+                assert out[0] == (k if accepted else 12345)
+                decided += 1
+    assert decided > 100
+
+
 def test_second_looks_have_their_own_law_and_both_signs(agrees: Callable[..., bool]) -> None:
     """Far fewer first looks: rectangles of nothing. All draws are then second looks."""
     sampler = RoundedGaussian(SMALLEST_STD)
