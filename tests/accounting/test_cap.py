@@ -8,6 +8,7 @@ from dp_accounting import GaussianDpEvent, NoOpDpEvent, PoissonSampledDpEvent
 from sparsedp.accounting import BudgetExceeded, Ledger, calibrate, epsilon_of
 from sparsedp.accounting.analytic_gaussian import analytic_gaussian_epsilon
 from sparsedp.accounting.cap import EpsilonCap
+from sparsedp.accounting.pld import tolerance
 
 DELTA = 1e-5
 STEP = GaussianDpEvent(40.0)
@@ -144,6 +145,12 @@ def test_a_calibrated_run_takes_all_its_steps_and_any_part_is_within_the_target(
         steps, _ = run_out(ledger.stepper(event, cap=EpsilonCap(target, DELTA, planned)))
     assert planned <= steps < 1.02 * planned
     assert all(epsilon_of([(event, steps - back)], DELTA) <= target for back in range(4))
+
+
+@pytest.mark.parametrize("target", [0.1, 1.0, 30.0])
+def test_the_accountants_tolerance_is_kept_free(target):
+    """A part of an account may be computed on another grid, and come out higher by as much."""
+    assert EpsilonCap(target, DELTA).allowance.epsilon == target - tolerance(target)
 
 
 def test_steps_that_cost_nothing_are_not_refused():
