@@ -105,7 +105,6 @@ def test_other_runs_do_not_count_towards_a_cap_but_do_towards_the_budget(tmp_pat
     first.close()
     second = Ledger.open(path, run="second")
     assert second.own_events() == []
-    assert second.shared
     others, message = run_out(second.stepper(STEP, cap=EpsilonCap(1.0, DELTA)))
     assert "the budget of epsilon 1.25" in message
     assert epsilon_after(steps + others) <= budget < epsilon_after(steps + others + 1)
