@@ -105,11 +105,17 @@ def test_a_disk_that_is_full_at_the_end_is_one_line(tmp_path: Path, monkeypatch:
     assert not list((tmp_path / "run").rglob("*.partial"))
 
 
-@pytest.mark.parametrize("ledger", ["/dev/zero", "/dev/null", "/dev"])
-def test_a_ledger_that_is_no_regular_file(ledger: str, tmp_path: Path) -> None:
-    (tmp_path / "run.yaml").write_text(config("adafest", ledger=ledger).to_yaml())
+@pytest.mark.parametrize("ledger", ["/dev/zero", "/dev/null", "/dev", "no/such/folder/data.ledger"])
+@pytest.mark.parametrize("period", [None, 1])
+def test_a_ledger_that_cannot_be_one_is_one_line_and_no_folder(
+    ledger: str, period: int | None, tmp_path: Path
+) -> None:
+    asked = config("adafest", data="generated:600x3", ledger=ledger, period=period)
+    (tmp_path / "run.yaml").write_text(asked.to_yaml())
     arguments = ["--config", tmp_path / "run.yaml", "--out", tmp_path / "run", "--json"]
-    assert_refused(invoke("train", *arguments), "ledger must be a regular file", ledger)
+    words = "is not a folder" if "no/such" in ledger else "ledger must be a regular file"
+    assert_refused(invoke("train", *arguments), words)
+    assert not (tmp_path / "run").exists()
 
 
 def test_epsilon_that_interruptions_used_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,7 +134,7 @@ def test_a_few_random_kills_never_pass_epsilon(server: Server, kind: str, tmp_pa
 
 @pytest.mark.slow
 def test_two_hundred_random_kills_never_pass_epsilon(server: Server, tmp_path: Path) -> None:
-    """About four minutes. Every kind of run is killed eight times and finished, again and again."""
+    """About six minutes. Runs of every kind in turn, each killed up to eight times and then finished."""
     rng, figures = random.Random(5), Figures()
     kinds = ["adafest", "fest", "lazy", "stream", "sweep", "api"]
     began = time.monotonic()

@@ -129,6 +129,14 @@ def test_other_runs_on_the_ledger_are_in_the_meter(tmp_path: Path) -> None:
     assert meter() > 2.0  # its own target is no bound on what others spend
 
 
+def test_what_was_spent_without_a_target_under_the_same_name_is_in_the_meter(tmp_path: Path) -> None:
+    ledger = Ledger.open(tmp_path / "data.ledger")
+    engine, private = with_target(ledger)
+    train_on(private, 2)
+    ledger.spend(GaussianDpEvent(0.5))
+    assert EpsilonMeter(engine, DELTA)() >= engine.statement(DELTA).epsilon > 2.0
+
+
 def test_the_meter_seldom_asks_the_accountant_however_many_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

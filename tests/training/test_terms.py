@@ -7,12 +7,19 @@ from typing import Any
 
 import pytest
 import torch
+from support.models import TwoTables
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 from torch.utils.data import DataLoader, TensorDataset
 
 import sparsedp as sdp
-from sparsedp.accounting import BudgetExceeded, Ledger, PoissonSampledDpEvent, epsilon_of
+from sparsedp.accounting import (
+    BudgetExceeded,
+    GaussianDpEvent,
+    Ledger,
+    PoissonSampledDpEvent,
+    epsilon_of,
+)
 from sparsedp.training import Private, loader
 from sparsedp.training.terms import sampling_of, total_steps
 
@@ -120,6 +127,33 @@ def test_a_crash_takes_steps_and_never_epsilon(crashes: int, tmp_path: Path) -> 
     events = Ledger.read(path).events()
     assert taken + lost == sum(count for _, count in events)
     assert 0.98 < epsilon_of(events, DELTA) <= 1.0
+
+
+def test_choices_that_are_made_again_and_again_never_pass_the_target(tmp_path: Path) -> None:
+    """Each attempt crashes after choosing its rows: the choice itself is refused once it does not fit."""
+    attempts, refusal = 0, ""
+    while not refusal and attempts < 30:
+        engine, model = sdp.PrivacyEngine(ledger=tmp_path / "data.ledger"), TwoTables()
+        engine.make_private_with_epsilon(
+            module=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+            data_loader=clicks(364, 46),
+            target_epsilon=3.0,
+            target_delta=DELTA,
+            epochs=1,
+            max_grad_norm=1.0,
+            selection=sdp.FEST.private_top_k({"large": range(300)}, 20, mu=0.3, always_on_rows=10),
+        )
+        try:
+            engine.run.rule()
+            attempts += 1
+        except BudgetExceeded as refused:
+            refusal = str(refused)
+    assert "this release would pass the budget of target_epsilon 3" in refusal
+    events = Ledger.read(tmp_path / "data.ledger").events()
+    assert events == [(GaussianDpEvent(1 / 0.3), attempts)]
+    assert attempts > 1
+    assert epsilon_of(events, DELTA) <= 3.0 < epsilon_of([(GaussianDpEvent(1 / 0.3), attempts + 1)], DELTA)
 
 
 def test_runs_of_another_name_have_a_cap_of_their_own(tmp_path: Path) -> None:

@@ -128,11 +128,6 @@ class Ledger:
         return tuple(self._book.runs.values())
 
     @property
-    def shared(self) -> bool:
-        """Has a run of another name written to it, as far as was read?"""
-        return any(run.name != self._run for run in self._book.runs.values())
-
-    @property
     def position(self) -> int:
         """Bytes committed so far; only grows."""
         self._look()

@@ -82,6 +82,12 @@ def open_ledger(config: RunConfig, own: Path, run_name: str) -> Ledger:
     return Ledger.open(config.ledger or own, run=run_name, private=config.seed is None)
 
 
+def check_ledger(config: RunConfig) -> None:
+    """Refuse a shared ledger that cannot be opened, before anything is made for the run."""
+    if config.ledger is not None:
+        open_ledger(config, Path(config.ledger), "run")
+
+
 class PrivateJob:
     """Training with the privacy engine.
 

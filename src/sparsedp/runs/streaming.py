@@ -21,7 +21,7 @@ from sparsedp.runs.checkpoints import CheckpointSchedule
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.evaluation import Evaluation, evaluate
 from sparsedp.runs.folder import RunFolder
-from sparsedp.runs.job import Job, PlainJob, PrivateJob, open_ledger
+from sparsedp.runs.job import Job, PlainJob, PrivateJob, check_ledger, open_ledger
 from sparsedp.runs.sources import fresh_model, held_out, open_data, split_periods
 from sparsedp.runs.tally import Tally
 from sparsedp.runs.trainer import NOT_PRIVATE, Watcher, take_steps
@@ -67,6 +67,7 @@ def stream(config: RunConfig, path: str | Path, watch: Watcher | None = None) ->
     data = open_data(config.data)
     split_periods(config, data)
     model = fresh_model(config, data)
+    check_ledger(config)
     folder = RunFolder(path)
     folder.create(config)
     return _run(config, folder, data, model, watch)

@@ -18,7 +18,7 @@ from sparsedp.runs.checkpoints import CheckpointSchedule
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.evaluation import Evaluation, evaluate
 from sparsedp.runs.folder import RunFolder
-from sparsedp.runs.job import Job, PlainJob, PrivateJob, open_ledger
+from sparsedp.runs.job import Job, PlainJob, PrivateJob, check_ledger, open_ledger
 from sparsedp.runs.sources import fresh_model, open_data, split
 from sparsedp.runs.tally import Tally
 from sparsedp.training.checkpoint import write_weights
@@ -72,6 +72,7 @@ def train(config: RunConfig, path: str | Path, watch: Watcher | None = None) -> 
         raise ValueError("period: a streaming run is trained with sparsedp.runs.stream")
     data = open_data(config.data)
     model = fresh_model(config, data)
+    check_ledger(config)
     folder.create(config)
     return _run(config, folder, data, model, watch)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any
 
 from sparsedp.accounting import epsilon_of
+from sparsedp.accounting.events import DpEvent
 from sparsedp.accounting.ledger_events import event_key
 from sparsedp.accounting.pld import tolerance
 from sparsedp.training.engine import PrivacyEngine
@@ -17,9 +19,9 @@ class EpsilonMeter:
 
     Guarantee: never below what ``engine.statement`` would say at that moment. It reads the same account:
     with a ledger everything on it, also what crashed runs and other runs have entered. The accountant is
-    asked at few step counts only (each about an eighth above the last); between them the next higher one
-    stands. Proof: epsilon does not fall when events are added; what the accountant says of two accounts is
-    off by at most its tolerance each, which is added; and a run alone on its ledger never passes its target.
+    asked at few step counts only (each about an eighth above the last, up to the run's plan); between them
+    the next higher one stands. Proof: epsilon does not fall when events are added, and what the accountant
+    says of an account is above the truth by at most its tolerance, which is added where it looked ahead.
     """
 
     def __init__(self, engine: PrivacyEngine, delta: float) -> None:
@@ -30,29 +32,28 @@ class EpsilonMeter:
 
     def __call__(self) -> float:
         """An upper bound on what was spent up to now."""
-        account = [(event_key(event), event, count) for event, count in self._engine.events()]
-        if any(count > self._covered.get(key, 0) for key, _, count in account):
-            ahead = [(event, self._ahead(count)) for _, event, count in account]
-            reached = epsilon_of(ahead, self._delta)
-            self._value = max(self._value, reached + tolerance(reached))
-            self._covered = {key: count for (key, *_), (_, count) in zip(account, ahead, strict=True)}
-        return min(self._value, self._cap())
+        events: dict[str, DpEvent] = {}
+        counts: Counter[str] = Counter()
+        for event, count in self._engine.events():
+            events[key := event_key(event)] = event
+            counts[key] += count
+        if any(count > self._covered.get(key, 0) for key, count in counts.items()):
+            to_come = self._steps_to_come()
+            ahead = {key: int(min(count * 1.125, count + to_come)) for key, count in counts.items()}
+            reached = epsilon_of([(events[key], count) for key, count in ahead.items()], self._delta)
+            self._value = max(self._value, reached if ahead == counts else reached + tolerance(reached))
+            self._covered = ahead
+        return self._value
 
-    def _ahead(self, count: int) -> int:
-        """How many of an event to cover at once: no more than the run plans to add."""
-        run = self._engine.run
+    def _steps_to_come(self) -> float:
+        """How many steps the run may still add, as far as it was planned: those that crashes took away are gone."""
+        run, ledger = self._engine.run, self._engine.ledger
         if run.terms.planned_steps is None:
-            return int(count * 1.125)
-        to_come = max(run.terms.planned_steps - run.optimizer.steps_taken, 0)
-        return min(int(count * 1.125), count + to_come)
-
-    def _cap(self) -> float:
-        """What the account cannot pass: the run's target, where nobody else has written."""
-        terms, ledger = self._engine.run.terms, self._engine.ledger
-        capped = terms.target_epsilon is not None and terms.target_delta == self._delta
-        if capped and (ledger is None or not ledger.shared):
-            return float(terms.target_epsilon or 0.0)
-        return math.inf
+            return math.inf
+        step = event_key(run.terms.event(run.selection))
+        own = run.spent() if ledger is None else ledger.own_events()
+        paid = sum(count for event, count in own if event_key(event) == step)
+        return max(run.terms.planned_steps - paid, 0)
 
 
 class TensorBoardMonitor:
