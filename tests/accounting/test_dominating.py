@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 from dp_accounting import SampledWithoutReplacementDpEvent, UnsupportedDpEvent
 
@@ -8,6 +9,7 @@ from sparsedp.accounting import (
     ComposedDpEvent,
     GaussianDpEvent,
     LaplaceDpEvent,
+    MixtureOfGaussiansDpEvent,
     NonPrivateDpEvent,
     NoOpDpEvent,
     PoissonSampledDpEvent,
@@ -15,7 +17,7 @@ from sparsedp.accounting import (
     ZCDpEvent,
 )
 from sparsedp.accounting.bounded_range import BoundedRange
-from sparsedp.accounting.dominating import NoPrivacy, dominating_pairs, merged
+from sparsedp.accounting.dominating import NoPrivacy, composition_key, dominating_pairs, merged
 from sparsedp.accounting.pairs import Gaussian
 from sparsedp.accounting.sampling import PoissonSampled
 
@@ -29,6 +31,46 @@ def test_nests_are_flattened_with_their_counts():
 def test_the_order_of_events_does_not_matter():
     one, two = (GaussianDpEvent(1.0), 2), (LaplaceDpEvent(3.0), 5)
     assert merged([one, two]) == merged([two, one])
+
+
+def mixture(middle, entries=1201):
+    """A Gaussian of 1,201 possible shifts, of which numpy prints the first and the last three."""
+    shifts = np.linspace(0.0, 1.0, entries)
+    shifts[entries // 2] = middle
+    return MixtureOfGaussiansDpEvent(1.0, shifts, np.full(entries, 1 / entries))
+
+
+def test_events_that_only_print_alike_are_two():
+    one, two = mixture(0.5), mixture(10.0)
+    assert repr(one) == repr(two)
+    assert [count for _, count in merged([(one, 2), (two, 3), (one, 4)])] == [6, 3]
+    assert composition_key([(one, 1)]) != composition_key([(two, 1)])
+
+
+def test_events_are_told_apart_to_the_last_bit_whatever_the_print_options():
+    near = np.nextafter(1.0, 2.0)
+    with np.printoptions(precision=3, suppress=True):
+        one, two = (
+            MixtureOfGaussiansDpEvent(1.0, np.array([0.0, shift]), np.array([0.5, 0.5]))
+            for shift in (1.0, near)
+        )
+        assert repr(one) == repr(two)
+        assert len(merged([(one, 1), (two, 1)])) == 2
+        assert composition_key([(one, 1)]) != composition_key([(two, 1)])
+    assert len(merged([(GaussianDpEvent(1.0), 1), (GaussianDpEvent(near), 1)])) == 2
+
+
+def test_the_same_event_is_one_whatever_holds_its_numbers():
+    shifts, chances = [0.0, 0.1], [0.9, 0.1]
+    forms = [MixtureOfGaussiansDpEvent(1.0, make(shifts), make(chances)) for make in (list, tuple, np.array)]
+    assert len({composition_key([(form, 1)]) for form in forms}) == 1
+    assert [count for _, count in merged([(form, 1) for form in forms])] == [3]
+
+
+def test_a_composition_is_known_by_its_counts_too():
+    step = GaussianDpEvent(3.0)
+    assert composition_key([(step, 2)]) == composition_key([(SelfComposedDpEvent(step, 2), 1)])
+    assert composition_key([(step, 2)]) != composition_key([(step, 3)])
 
 
 def test_gaussians_become_one():

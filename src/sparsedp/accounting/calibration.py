@@ -6,8 +6,9 @@ import warnings
 from collections.abc import Callable, Sequence
 
 from sparsedp.accounting import cache
-from sparsedp.accounting.dominating import merged
+from sparsedp.accounting.dominating import composition_key, merged
 from sparsedp.accounting.events import DpEvent, Events, GaussianDpEvent, PoissonSampledDpEvent
+from sparsedp.accounting.ledger_events import event_key
 from sparsedp.accounting.pld import Answer, delta_bound, epsilon_answer, tolerance
 from sparsedp.accounting.search import last_fitting, solve_falling
 from sparsedp.accounting.validation import (
@@ -22,6 +23,7 @@ from sparsedp.accounting.validation import (
 _ROUGH = 30.0  # a first search makes do with this many times the tolerance
 _SIGMAS = (1e-2, 1e9)
 _MOST_STEPS = 10**9
+_SETTLED, _LOOSE = "settled", "loose"
 
 
 class LooseEpsilonWarning(UserWarning):
@@ -37,13 +39,12 @@ def epsilon_of(events: Events, delta: float) -> float:
     """
     delta = check_delta(delta)
     leaves = merged(events)
-    key = f"epsilon at {delta!r} of {leaves!r}"
-    stored = cache.load(key)
-    if isinstance(stored, list) and len(stored) == 2:
-        answer = Answer(float(stored[0]), bool(stored[1]))
+    key = f"epsilon at {delta!r} of {composition_key(leaves)}"
+    if (stored := cache.load(key)) is not None:
+        answer = Answer(stored.number, stored.note == _SETTLED)
     else:
         answer = epsilon_answer(leaves, delta)
-        cache.store(key, [answer.epsilon, answer.settled])
+        cache.store(key, answer.epsilon, _SETTLED if answer.settled else _LOOSE)
     if not answer.settled:
         warnings.warn(
             f"epsilon {answer.epsilon:.4g} is a valid but not a tight upper bound",
@@ -98,12 +99,13 @@ def calibrate(
     steps = check_count("steps", steps)
     make = step_event or (lambda sigma: PoissonSampledDpEvent(rate, GaussianDpEvent(sigma)))
     extra = merged(_once(extra_events))
-    key = f"sigma for {target!r} at {delta!r}: {steps} times {make(1.0)!r} and {extra!r}"
+    steps_and_extra = f"{steps} x {event_key(make(1.0))} and {composition_key(extra)}"
+    key = f"sigma for {target!r} at {delta!r}: {steps_and_extra}"
     stored = cache.load(key)
-    if isinstance(stored, list) and len(stored) == 2 and stored[1] == repr(make(float(stored[0]))):
-        return float(stored[0])
+    if stored is not None and stored.note == event_key(make(stored.number)):
+        return stored.number
     sigma = _sigma(target, delta, steps, make, extra)
-    cache.store(key, [sigma, repr(make(sigma))])
+    cache.store(key, sigma, event_key(make(sigma)))
     return sigma
 
 
@@ -148,10 +150,9 @@ def max_steps(
     target = check_epsilon(target_epsilon, "target_epsilon")
     delta = check_delta(target_delta, "target_delta")
     extra = merged(_once(extra_events))
-    key = f"steps for {target!r} at {delta!r}: {step_event!r} and {extra!r}"
-    stored = cache.load(key)
-    if isinstance(stored, int):
-        return stored
+    key = f"steps for {target!r} at {delta!r}: {event_key(step_event)} and {composition_key(extra)}"
+    if (stored := cache.load(key)) is not None:
+        return int(stored.number)
 
     def reached(steps: float, slack: float) -> float:
         return epsilon_answer([*extra, (step_event, round(steps))], delta, slack).epsilon

@@ -12,6 +12,7 @@ from sparsedp.accounting import events as ev
 from sparsedp.accounting.bounded_range import BoundedRange, laplace
 from sparsedp.accounting.direction import Pairs
 from sparsedp.accounting.joint import joint
+from sparsedp.accounting.ledger_events import event_key
 from sparsedp.accounting.pairs import Gaussian, Pair, bucket_response, discrete_laplace, randomized_response
 from sparsedp.accounting.renyi import has_renyi, renyi_pair
 from sparsedp.accounting.sampling import PoissonSampled
@@ -44,9 +45,14 @@ def merged(events: ev.Events) -> list[tuple[dp_event.DpEvent, int]]:
     counts: dict[str, tuple[dp_event.DpEvent, int]] = {}
     for event, times in events:
         for leaf, count in leaves(event, check_count("count", times, minimum=0)):
-            key = repr(leaf)
+            key = event_key(leaf)
             counts[key] = (leaf, count + (counts[key][1] if key in counts else 0))
     return [counts[key] for key in sorted(counts)]
+
+
+def composition_key(events: ev.Events) -> str:
+    """One text for one composition: the serialised forms of its leaves, in full precision, and their counts."""
+    return "; ".join(f"{count} x {event_key(event)}" for event, count in merged(events))
 
 
 @dataclass
