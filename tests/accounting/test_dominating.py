@@ -17,8 +17,8 @@ from sparsedp.accounting import (
     ZCDpEvent,
 )
 from sparsedp.accounting.bounded_range import BoundedRange
-from sparsedp.accounting.dominating import NoPrivacy, composition_key, dominating_pairs, merged
-from sparsedp.accounting.pairs import Gaussian
+from sparsedp.accounting.dominating import composition_key, dominating_pairs, merged
+from sparsedp.accounting.pairs import Gaussian, NoPrivacy
 from sparsedp.accounting.sampling import PoissonSampled
 
 
@@ -74,8 +74,8 @@ def test_a_composition_is_known_by_its_counts_too():
 
 
 def test_gaussians_become_one():
-    pairs = dominating_pairs([(GaussianDpEvent(2.0), 8), (BoundedRangeGaussianDpEvent(0, 0.5, 1.0), 2)])
-    assert pairs == [(Gaussian(2.0), 1)]
+    found = dominating_pairs([(GaussianDpEvent(2.0), 8), (BoundedRangeGaussianDpEvent(0, 0.5, 1.0), 2)])
+    assert found == [(Gaussian(2.0), 1)]
 
 
 def test_gaussians_sampled_at_rate_one_are_gaussians_like_others():
@@ -114,7 +114,7 @@ def test_draws_alone():
         NonPrivateDpEvent(),
         GaussianDpEvent(0.0),
         LaplaceDpEvent(0.0),
-        PoissonSampledDpEvent(0.1, GaussianDpEvent(0.0)),
+        PoissonSampledDpEvent(1.0, GaussianDpEvent(0.0)),
     ],
 )
 def test_publishing_the_data_has_no_pair(event):

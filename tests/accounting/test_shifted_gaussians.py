@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 from dp_accounting import NeighboringRelation
@@ -60,7 +62,11 @@ def test_truncation_costs_and_certainty_of_no_truncation_does_not():
         ([], [], "sampling_probs"),
         ([0, 1], [1.0], "sampling_probs"),
         ([-1, 1], [0.5, 0.5], "sensitivities"),
-        ([0, 1], [0.5, 0.4], "sens"),
+        ([0, 1], [0.5, 0.4], "sampling_probs"),
+        ([0, 1], [0.5, math.nan], "sampling_probs"),
+        ([0, 1], [1.5, -0.5], "sampling_probs"),
+        ([0, math.nan], [0.5, 0.5], "sensitivities"),
+        ([0, math.inf], [0.5, 0.5], "sensitivities"),
     ],
 )
 def test_bad_mixtures_are_named(shifts, probabilities, name):

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparsedp.accounting.analytic_gaussian import analytic_gaussian_delta, analytic_gaussian_epsilon
+from sparsedp.accounting.chernoff import chernoff_delta, chernoff_epsilon
 from sparsedp.accounting.direction import ROUNDING, Direction, Outline, Pairs
-from sparsedp.accounting.dominating import NoPrivacy, dominating_pairs, merged
+from sparsedp.accounting.dominating import dominating_pairs, merged
 from sparsedp.accounting.events import Events
-from sparsedp.accounting.pairs import Gaussian
+from sparsedp.accounting.pairs import LARGEST_LOSS, Gaussian, NoPrivacy, Unresolved
 from sparsedp.accounting.renyi import has_renyi, renyi_epsilon
 from sparsedp.accounting.tilted import GridTooLarge, TiltedLoss
 
@@ -40,7 +41,7 @@ class Answer:
 
 
 def epsilon_answer(events: Events, delta: float, slack: float = 1.0) -> Answer:
-    """Epsilon at `delta`, add-or-remove-one, settled to `slack` times `tolerance`."""
+    """Epsilon at `delta`, add-or-remove-one, settled to `slack` times `tolerance`; infinite above `LARGEST_LOSS`."""
     try:
         pairs = dominating_pairs(events)
     except NoPrivacy:
@@ -49,16 +50,23 @@ def epsilon_answer(events: Events, delta: float, slack: float = 1.0) -> Answer:
         return Answer(0.0)
     (first, count), *others = pairs
     if isinstance(first, Gaussian) and not others:
-        return Answer(analytic_gaussian_epsilon(delta, first.mu * math.sqrt(count)))
+        return _checked(Answer(analytic_gaussian_epsilon(delta, first.mu * math.sqrt(count))))
     if _total_variation(pairs) <= delta:
         return Answer(0.0)
     worst = Answer(0.0)
     for reverse in _directions(pairs):
-        answer = _epsilon_one_way(pairs, reverse, delta, slack, worst.epsilon)
+        try:
+            answer = _epsilon_one_way(pairs, reverse, delta, slack, worst.epsilon)
+        except Unresolved:
+            answer = Answer(chernoff_epsilon(pairs, reverse, delta), settled=False)
         worst = max(worst, answer, key=lambda answer: answer.epsilon)
     if worst.settled or not all(has_renyi(event) for event, _ in merged(events)):
-        return worst
-    return Answer(min(worst.epsilon, renyi_epsilon(merged(events), delta)), settled=False)
+        return _checked(worst)
+    return _checked(Answer(min(worst.epsilon, renyi_epsilon(merged(events), delta)), settled=False))
+
+
+def _checked(answer: Answer) -> Answer:
+    return answer if answer.epsilon <= LARGEST_LOSS else Answer(math.inf)
 
 
 def delta_bound(events: Events, epsilon: float) -> float:
@@ -72,7 +80,14 @@ def delta_bound(events: Events, epsilon: float) -> float:
     (first, count), *others = pairs
     if isinstance(first, Gaussian) and not others:
         return analytic_gaussian_delta(epsilon, first.mu * math.sqrt(count))
-    return max(_delta_one_way(pairs, reverse, epsilon) for reverse in _directions(pairs))
+    worst = 0.0
+    for reverse in _directions(pairs):
+        try:
+            found = _delta_one_way(pairs, reverse, epsilon)
+        except Unresolved:
+            found = chernoff_delta(pairs, reverse, epsilon)
+        worst = max(worst, found)
+    return worst
 
 
 def _delta_one_way(pairs: Pairs, reverse: bool, epsilon: float) -> float:
@@ -143,7 +158,11 @@ def _settle(
     coarse, grids = direction.compose_affordably(direction.grids.scaled(2))
     before = read(coarse)
     while before > enough:
-        grids = grids.scaled(0.5)
+        if math.isinf(before):  # more mass at infinite loss than delta allows: no grid makes it less
+            return before, coarse, True
+        if (finer := grids.scaled(0.5)) == grids:
+            return before, coarse, False
+        grids = finer
         try:
             loss = direction.compose(grids)
         except GridTooLarge:
