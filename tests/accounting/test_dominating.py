@@ -7,13 +7,19 @@ from dp_accounting import SampledWithoutReplacementDpEvent, UnsupportedDpEvent
 from sparsedp.accounting import (
     BoundedRangeGaussianDpEvent,
     ComposedDpEvent,
+    DiscreteLaplaceDpEvent,
     GaussianDpEvent,
     LaplaceDpEvent,
     MixtureOfGaussiansDpEvent,
     NonPrivateDpEvent,
     NoOpDpEvent,
     PoissonSampledDpEvent,
+    PureDpEvent,
+    RandomizedResponseDpEvent,
+    RepeatAndSelectDpEvent,
     SelfComposedDpEvent,
+    SparseVectorDpEvent,
+    TruncatedSubsampledGaussianDpEvent,
     ZCDpEvent,
 )
 from sparsedp.accounting.bounded_range import BoundedRange
@@ -108,10 +114,39 @@ def test_draws_alone():
     assert dominating_pairs([(BoundedRangeGaussianDpEvent(3, 0.5), 4)]) == [(BoundedRange(0.5), 12)]
 
 
+def test_a_batch_that_is_published_costs_its_sampling_rate():
+    for inside in (NonPrivateDpEvent(), GaussianDpEvent(0.0), GaussianDpEvent(1e-200), LaplaceDpEvent(1e-200)):
+        ((pair, count),) = dominating_pairs([(PoissonSampledDpEvent(0.1, inside), 3)])
+        assert count == 3
+        assert pair.infinity == pytest.approx(0.1)
+        assert pair.p.sum() == pytest.approx(0.9)
+        assert pair.losses == pytest.approx([math.log(0.9)])
+
+
+@pytest.mark.parametrize("sigma", [1e100, 1e200, 1e300])
+def test_more_noise_than_floats_can_square(sigma):
+    ((pair, _),) = dominating_pairs([(GaussianDpEvent(sigma), 4)])
+    assert pair.mu == pytest.approx(2 / sigma, rel=1e-12)
+
+
 @pytest.mark.parametrize(
     "event",
     [
         NonPrivateDpEvent(),
+        GaussianDpEvent(1e-200),
+        LaplaceDpEvent(1e-320),
+        PureDpEvent(1e200),
+        BoundedRangeGaussianDpEvent(3, 0.1, 1e-300),
+        BoundedRangeGaussianDpEvent(3, 1e200),
+        SparseVectorDpEvent(3, 1e-320, 10.0),
+        SparseVectorDpEvent(3, 10.0, 10.0, 1e-200),
+        DiscreteLaplaceDpEvent(1e200, 3),
+        RandomizedResponseDpEvent(0.0, 4),
+        MixtureOfGaussiansDpEvent(1e-300, (1.0,), (1.0,)),
+        MixtureOfGaussiansDpEvent(0.0, (1.0,), (1.0,)),
+        TruncatedSubsampledGaussianDpEvent(100, 0.1, 20, 1e-300),
+        ZCDpEvent(math.inf),
+        ZCDpEvent(0.1, 1e200),
         GaussianDpEvent(0.0),
         LaplaceDpEvent(0.0),
         PoissonSampledDpEvent(1.0, GaussianDpEvent(0.0)),
@@ -131,6 +166,22 @@ def test_publishing_the_data_has_no_pair(event):
         (PoissonSampledDpEvent(1.5, GaussianDpEvent(1.0)), "sampling_probability"),
         (GaussianDpEvent(-1.0), "noise_multiplier"),
         (GaussianDpEvent(math.nan), "noise_multiplier"),
+        (LaplaceDpEvent(math.nan), "noise_multiplier"),
+        (SelfComposedDpEvent(GaussianDpEvent(1.0), 10**30), "count must be at most"),
+        (SelfComposedDpEvent(SelfComposedDpEvent(LaplaceDpEvent(1.0), 10**9), 10**9), "count must be at most"),
+        (BoundedRangeGaussianDpEvent(10**13, 0.1), "count must be at most"),
+        (DiscreteLaplaceDpEvent(0.1, 10**30), "sensitivity"),
+        (RandomizedResponseDpEvent(0.1, 10**30), "num_buckets"),
+        (TruncatedSubsampledGaussianDpEvent(10**30, 0.1, 20, 1.0), "dataset_size"),
+        (MixtureOfGaussiansDpEvent(math.nan, (1.0,), (1.0,)), "standard_deviation"),
+        (ZCDpEvent(-1.0), "rho"),
+        (ZCDpEvent(math.nan), "rho"),
+        (ZCDpEvent(0.1, -1.0), "xi"),
+        (RepeatAndSelectDpEvent(ZCDpEvent(0.1), 0.5, 1.0), "mean"),
+        (RepeatAndSelectDpEvent(ZCDpEvent(0.1), math.inf, 1.0), "mean"),
+        (RepeatAndSelectDpEvent(ZCDpEvent(0.1), 3.0, -1.0), "shape"),
+        (RepeatAndSelectDpEvent(ZCDpEvent(0.1), 3.0, 1e200), "shape"),
+        (RepeatAndSelectDpEvent(ZCDpEvent(-0.1), 3.0, 1.0), "rho"),
         (SelfComposedDpEvent(GaussianDpEvent(1.0), -1), "count"),
         ("gaussian", "event must be a DpEvent"),
     ],

@@ -12,12 +12,12 @@ from sparsedp.accounting.ledger_events import event_key
 from sparsedp.accounting.pld import Answer, delta_bound, epsilon_answer, tolerance
 from sparsedp.accounting.search import last_fitting, solve_falling
 from sparsedp.accounting.validation import (
-    check_count,
     check_delta,
     check_epsilon,
     check_non_negative,
     check_positive,
     check_rate,
+    check_releases,
 )
 
 _ROUGH = 30.0  # a first search makes do with this many times the tolerance
@@ -74,7 +74,7 @@ def epsilon(
     """Epsilon at `delta` of `steps` Poisson-sampled Gaussian steps and, once each, `extra_events`."""
     sigma = check_positive("noise_multiplier", noise_multiplier)
     step = PoissonSampledDpEvent(check_rate("sampling_rate", sampling_rate), GaussianDpEvent(sigma))
-    return epsilon_of([*_once(extra_events), (step, check_count("steps", steps, minimum=0))], delta)
+    return epsilon_of([*_once(extra_events), (step, check_releases("steps", steps))], delta)
 
 
 def calibrate(
@@ -96,7 +96,7 @@ def calibrate(
     target = check_epsilon(target_epsilon, "target_epsilon")
     delta = check_delta(target_delta, "target_delta")
     rate = check_rate("sampling_rate", sampling_rate)
-    steps = check_count("steps", steps)
+    steps = check_releases("steps", steps, minimum=1)
     make = step_event or (lambda sigma: PoissonSampledDpEvent(rate, GaussianDpEvent(sigma)))
     extra = merged(_once(extra_events))
     steps_and_extra = f"{steps} x {event_key(make(1.0))} and {composition_key(extra)}"
@@ -114,6 +114,8 @@ def _sigma(target: float, delta: float, steps: int, make: Callable[[float], DpEv
         return epsilon_answer([*extra, (make(sigma), steps)], delta, slack).epsilon
 
     aim, slack = target - 2 * tolerance(target), tolerance(target)
+    if aim <= 0:
+        raise ValueError(f"target_epsilon of {target:g} is too small to be told from zero")
     if (floor := epsilon_answer(extra, delta).epsilon) >= aim:
         raise ValueError(
             f"target_epsilon of {target:g} is spent by extra_events alone: they cost {floor:.4g} "
@@ -128,7 +130,8 @@ def _sigma(target: float, delta: float, steps: int, make: Callable[[float], DpEv
             f"what does not depend on it costs {reached(sigma, 1.0):.4g} at delta {delta:g}"
         )
     if sigma <= 1.01 * _SIGMAS[0]:
-        raise ValueError(f"target_delta of {delta:g} is so large here that no noise would be needed")
+        name, value = ("target_epsilon", target) if target > 1e3 else ("target_delta", delta)
+        raise ValueError(f"{name} of {value:g} is so large here that no noise would be needed")
     sigma, _ = solve_falling(
         lambda sigma: reached(sigma, 1.0),
         aim=aim,

@@ -141,7 +141,8 @@ def _collect(event: dp_event.DpEvent, count: int, found: _Collector) -> None:
         _collect_sampled(event, count, found)
     elif isinstance(event, (ev.ZCDpEvent, ev.RepeatAndSelectDpEvent)) and has_renyi(event):
         check_renyi(event)
-        found.renyi.append((event, count))
+        if event != ev.ZCDpEvent(0.0):
+            found.renyi.append((event, count))
     else:
         for pair in _additive_noise(event):
             found.add(pair, count)

@@ -29,6 +29,7 @@ def tolerance(epsilon: float) -> float:
 
 _RELATIVE = 1e-3  # how far above the exact delta a bound may lie
 _STEEP = 1e6
+_NOT_WORTH_A_GRID = 1e5  # whether such an epsilon is off by a part in a hundred is of no interest
 _LEAST = -690.0  # ln of about the smallest delta that is told from zero
 
 
@@ -87,12 +88,14 @@ def delta_bound(events: Events, epsilon: float) -> float:
         except Unresolved:
             found = chernoff_delta(pairs, reverse, epsilon)
         worst = max(worst, found)
-    return worst
+    return min(worst, _total_variation(pairs))
 
 
 def _delta_one_way(pairs: Pairs, reverse: bool, epsilon: float) -> float:
     """Delta in one direction: what is found prepares for finding it better, until it is what was prepared for."""
     outline = Outline.of(pairs, reverse=reverse, log_delta=-90.0)
+    if max(max(map(abs, pair.span(outline.tail))) for pair, _ in pairs) > _NOT_WORTH_A_GRID:
+        raise Unresolved
     saddle, log_delta = outline.sketch.tilt_for_epsilon(epsilon)
     best, precision, decay = 0.0, 0.1, max(saddle, 1e-9)
     for _ in range(8):
@@ -129,6 +132,8 @@ def _epsilon_one_way(pairs: Pairs, reverse: bool, delta: float, slack: float, en
     """Epsilon in one direction, first roughly, then settled; below `enough` (the other's) roughly will do."""
     outline = Outline.of(pairs, reverse=reverse, log_delta=math.log(delta))
     saddle, near = outline.sketch.tilt_for_delta(delta)
+    if not near <= _NOT_WORTH_A_GRID:
+        raise Unresolved
     answer, decay = Answer(math.inf), saddle
     for precision in (0.1, 0.01, 0.0):
         wanted = max(slack * tolerance(near), precision * near)

@@ -10,6 +10,9 @@ from typing import SupportsFloat, SupportsIndex
 LARGEST_COUNT = 2**53
 """Whole numbers up to here are exact as floats."""
 
+LARGEST_SCALE = 1e100
+"""Products of a few numbers up to here fit a float."""
+
 MOST_RELEASES = 10**12
 """How many releases the loss distributions can tell from more; nobody trains for so many steps."""
 
@@ -40,6 +43,16 @@ def check_positive(name: str, value: SupportsFloat | SupportsIndex) -> float:
     number = check_finite(name, value)
     if number <= 0:
         raise ValueError(f"{name} must be positive, got {number}")
+    return number
+
+
+def check_scale(name: str, value: SupportsFloat | SupportsIndex) -> float:
+    """A number above zero that is neither so large nor so small that its square does not fit a float."""
+    number = check_positive(name, value)
+    if not 1 / LARGEST_SCALE <= number <= LARGEST_SCALE:
+        raise ValueError(
+            f"{name} must lie between {1 / LARGEST_SCALE:g} and {LARGEST_SCALE:g}, got {number:g}"
+        )
     return number
 
 
