@@ -1,5 +1,6 @@
 import math
 
+import mpmath
 import pytest
 from dp_accounting import get_sigma_gaussian
 from hypothesis import given, settings
@@ -43,6 +44,15 @@ def test_delta_is_the_hockey_stick_integral(epsilon, mu):
     assert analytic_gaussian_delta(epsilon, mu) == pytest.approx(integral, rel=1e-8)
 
 
+@pytest.mark.parametrize("mu", [1e-300, 1e-100, 1e-30, 1e-17, 1e-12, 1e-8, 1e-4])
+def test_delta_keeps_its_digits_where_it_hardly_is_one(mu):
+    # At epsilon 0 it is 2 Phi(mu/2) - 1; subtracting the two terms would leave nothing of it.
+    assert analytic_gaussian_delta(0.0, mu) == pytest.approx(math.erf(mu / math.sqrt(8)), rel=1e-9)
+    with mpmath.workdps(60):
+        exact = mpmath.ncdf(mpmath.mpf(-0.5) * mu) - mpmath.exp(mpmath.mpf(mu) * mu) * mpmath.ncdf(-1.5 * mpmath.mpf(mu))
+    assert analytic_gaussian_delta(mu * mu, mu) == pytest.approx(float(exact), rel=1e-9)
+
+
 @given(epsilon=st.floats(0, 50), mu=st.floats(1e-4, 20), factor=st.floats(1.01, 3))
 @settings(max_examples=200, deadline=None)
 def test_delta_falls_with_epsilon_and_rises_with_mu(epsilon, mu, factor):
@@ -58,6 +68,13 @@ def test_negative_epsilons_are_the_other_direction(epsilon, mu):
     # delta(-e) = 1 - e^-e (1 - delta(e)) for a symmetric pair.
     mirrored = 1 - math.exp(epsilon) * (1 - math.exp(log_analytic_gaussian_delta(-epsilon, mu)))
     assert math.exp(log_analytic_gaussian_delta(epsilon, mu)) == pytest.approx(mirrored, rel=1e-9, abs=1e-12)
+
+
+def test_shifts_that_no_float_can_square():
+    assert analytic_gaussian_epsilon(1e-6, 1e140) == pytest.approx(5e279, rel=1e-9)
+    assert analytic_gaussian_epsilon(1e-6, 1e200) == math.inf
+    assert analytic_gaussian_delta(1.0, 1e200) == 1
+    assert analytic_gaussian_delta(1e300, 1e-200) == 0
 
 
 def test_no_noise_is_needed_for_no_information():
@@ -85,6 +102,8 @@ def test_the_classical_formula_wastes_noise_and_is_wrong_for_large_epsilon():
         (lambda: analytic_gaussian_epsilon(1e-5, -1), "mu"),
         (lambda: analytic_gaussian_epsilon(2, 1), "delta"),
         (lambda: analytic_gaussian_delta(math.inf, 1), "epsilon"),
+        (lambda: analytic_gaussian_sigma(1.7e308, 1e-5), "epsilon"),
+        (lambda: analytic_gaussian_sigma(0, 5e-324), "delta"),
     ],
 )
 def test_bad_arguments_are_named(call, name):

@@ -1,9 +1,13 @@
 import itertools
+import json
 import math
 import warnings
 
+import numpy as np
 import pytest
 from dp_accounting.pld import PLDAccountant
+from scipy.optimize import brentq
+from scipy.stats import norm
 
 from sparsedp.accounting import (
     BoundedRangeGaussianDpEvent,
@@ -11,6 +15,7 @@ from sparsedp.accounting import (
     GaussianDpEvent,
     LaplaceDpEvent,
     LooseEpsilonWarning,
+    MixtureOfGaussiansDpEvent,
     NoOpDpEvent,
     PoissonSampledDpEvent,
     PureDpEvent,
@@ -170,6 +175,80 @@ def test_a_step_that_only_looks_like_a_cached_one_is_calibrated_anew():
     one = calibrate(**arguments, step_event=lambda sigma: GaussianDpEvent(sigma))
     two = calibrate(**arguments, step_event=lambda sigma: GaussianDpEvent(sigma**2))  # the same at sigma 1
     assert two == pytest.approx(math.sqrt(one), rel=1e-3)
+
+
+def quadrature_epsilon(event, delta):
+    """Epsilon of one mixture of unit Gaussians, by summing densities on a fine line; the worse direction."""
+    x = np.linspace(-15.0, 30.0, 200_001)
+    shifts, which = np.unique(event.sensitivities, return_inverse=True)
+    chances = np.bincount(which, event.sampling_probs)
+    p, q = (
+        sum(chance * norm.pdf(x - shift) for shift, chance in zip(shifts, chances, strict=True)),
+        norm.pdf(x),
+    )
+
+    def excess(epsilon, one, other):
+        return np.maximum(one - math.exp(epsilon) * other, 0).sum() * (x[1] - x[0]) - delta
+
+    return max(
+        brentq(excess, 0.0, 500.0, args=both) if excess(0.0, *both) > 0 else 0.0 for both in ((p, q), (q, p))
+    )
+
+
+def one_of_many(shift):
+    """1,201 possible shifts, all but two of them 0; numpy prints the last, and not the one in the middle."""
+    shifts = np.zeros(1201)
+    shifts[[600, -1]] = shift, 0.5
+    return MixtureOfGaussiansDpEvent(1.0, shifts, np.full(1201, 1 / 1201))
+
+
+@pytest.mark.parametrize("options", [{}, {"precision": 3, "suppress": True}], ids=str)
+def test_an_event_never_gets_the_epsilon_of_one_that_prints_alike(options):
+    if options:  # two entries suffice
+        mild, harsh = (
+            MixtureOfGaussiansDpEvent(1.0, np.array([0.0, 5.0]), np.array([1 - chance, chance]))
+            for chance in (1e-4, 4e-4)
+        )
+    else:
+        mild, harsh = one_of_many(0.5), one_of_many(8.0)
+    with np.printoptions(**options):
+        assert repr(mild) == repr(harsh)
+        for event in (mild, harsh):
+            exact = quadrature_epsilon(event, 1e-5)
+            for _ in range(2):  # computed, then from the cache
+                assert exact - 1e-6 <= epsilon_of([(event, 1)], 1e-5) <= exact + 2 * tolerance(exact)
+        both = epsilon_of([(mild, 1), (harsh, 1)], 1e-5)
+        assert both == pytest.approx(epsilon_of([(harsh, 1), (mild, 1)], 1e-5), abs=1e-9)
+        assert both > epsilon_of([(mild, 2)], 1e-5)
+
+
+def test_calibration_and_steps_are_not_those_of_an_event_that_prints_alike():
+    mild, harsh = one_of_many(0.5), one_of_many(2.0)
+    arguments = {"target_epsilon": 2.0, "target_delta": 1e-5}
+    assert max_steps(step_event=mild, **arguments) > max_steps(step_event=harsh, **arguments)
+    for shift in (0.5, 2.0):
+        event = one_of_many(shift)
+        sigma = calibrate(
+            **arguments,
+            sampling_rate=1.0,
+            steps=50,
+            step_event=lambda sigma, event=event: MixtureOfGaussiansDpEvent(
+                sigma, event.sensitivities, event.sampling_probs
+            ),
+        )
+        scaled = MixtureOfGaussiansDpEvent(sigma, event.sensitivities, event.sampling_probs)
+        assert 1.99 < epsilon_of([(scaled, 50)], 1e-5) <= 2.0
+
+
+def test_a_damaged_cache_is_computed_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARSEDP_CACHE", str(tmp_path))
+    events = [(PoissonSampledDpEvent(0.02, GaussianDpEvent(0.9)), 40)]
+    right = epsilon_of(events, 1e-6)
+    (file,) = (tmp_path / "accounting").iterdir()
+    written = json.loads(file.read_text())
+    for number in (written["number"] / 10, math.nan, -1.0, 0.0):
+        file.write_text(json.dumps({**written, "number": number}))
+        assert epsilon_of(events, 1e-6) == right
 
 
 def test_loose_bounds_are_announced(monkeypatch):

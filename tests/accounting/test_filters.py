@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -86,6 +87,28 @@ def test_budgets_from_epsilon_and_delta(epsilon, delta):
     assert mu**2 / 2 > rho  # a Gaussian is more than its zCDP
 
 
+@pytest.mark.parametrize("epsilon", [1e-4, 0.01, 1.0, 30.0, 1e9])
+@pytest.mark.parametrize("delta", [1e-300, 1e-6, 0.5, 0.99, 1 - 1e-9])
+def test_every_target_has_its_rho(epsilon, delta):
+    rho = ZCDPFilter.for_epsilon(epsilon, delta).rho
+    # The conversion at one order is a bound; at the best of many it is the epsilon asked for.
+    order_less_1 = np.geomspace(1e-16, 1e16, 50_001)
+    log_order = np.log1p(order_less_1)
+    log_part = np.log(order_less_1) - log_order  # ln(1 - 1/order)
+    implied = rho * (1 + order_less_1) + log_part - (math.log(delta) + log_order) / order_less_1
+    assert implied.min() == pytest.approx(epsilon, rel=1e-3, abs=1e-6)
+
+
+def test_costs_too_large_to_be_squared_do_not_fit():
+    for budget in (GDPFilter(1.0), GDPFilter(1e100)):
+        assert not budget.admits(1e200)
+        assert budget.admits(0.5)
+    assert not AdaptiveFilter(1.0, 1e-6).admits((1e200, 0.0))
+    whole = ZCDPFilter(1.7e308)
+    whole.spend(1.7e308)
+    assert not whole.admits(1.7e308)  # the sum of both is not a float
+
+
 def test_a_renyi_budget_implies_its_epsilon():
     budget = RenyiFilter.for_epsilon(1.0, 1e-6, 30.0)
     # Order a of a Gaussian of mu: a mu^2 / 2.
@@ -139,6 +162,9 @@ def test_where_the_printed_form_is_unsafe():
         (lambda: ZCDPFilter(1.0).admits(-1.0), "cost"),
         (lambda: ZCDPFilter(1.0).spend(math.nan), "cost"),
         (lambda: GDPFilter(math.inf), "mu"),
+        (lambda: GDPFilter(1e200), "mu"),
+        (lambda: ZCDPFilter.for_epsilon(1e-200, 1e-6), "epsilon"),
+        (lambda: ZCDPFilter.for_epsilon(1e300, 1e-6), "epsilon"),
         (lambda: GDPFilter(1.0).admits(math.inf), "cost"),
         (lambda: RenyiFilter(1.0, 1.0), "order"),
         (lambda: RenyiFilter(2.0, -1.0), "budget"),

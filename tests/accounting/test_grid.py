@@ -62,3 +62,33 @@ def test_unplaced_mass_is_bounded():
     loss = discretise(Gaussian(1.0), 0.01, 1e-6)
     assert 0 < loss.infinity <= 1e-6
     assert 0 < loss.minus_infinity <= 1e-6
+
+
+class Understated:
+    """A Gaussian whose cells are wrong: it says half of each loss."""
+
+    symmetric = True
+
+    def cells(self, edges):
+        return Gaussian(1.0).cells(2 * edges)
+
+    def span(self, tail):
+        low, high = Gaussian(1.0).span(tail)
+        return low / 2, high / 2
+
+
+@pytest.mark.parametrize("step", [0.3, 2**-8])
+def test_cells_that_understate_their_losses_cost_more_and_not_less(step):
+    loss = discretise(Understated(), step, 1e-12)
+    for epsilon in np.linspace(0, 5, 11):
+        assert delta(loss, epsilon) >= analytic_gaussian_delta(epsilon, 1.0)
+        assert delta(loss.reversed(), epsilon) >= analytic_gaussian_delta(epsilon, 1.0)
+
+
+@pytest.mark.parametrize("mu", [1e-6, 0.3, 8.0, 30.0, 300.0])
+def test_right_cells_lose_nothing(mu):
+    low, high = Gaussian(mu).span(1e-20)
+    loss = discretise(Gaussian(mu), (high - low) / 5000, 1e-20)
+    assert loss.infinity <= 1e-20
+    assert np.isfinite(loss.q).all()
+    assert loss.p.sum() == pytest.approx(1, abs=1e-9)

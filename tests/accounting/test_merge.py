@@ -36,6 +36,11 @@ def test_groups_clipped_apart():
     assert merge_groups([(3.0, 6.0)]) == pytest.approx(2.0)
 
 
+def test_no_noise_at_all_is_never_rounded_to_some():
+    assert merge_sigmas(1e-320, 1.0) <= 1e-320
+    assert merge_sigmas(1e300, 1e300) == pytest.approx(1e300 / math.sqrt(2))
+
+
 def test_no_information_at_all():
     assert merge_sigmas(math.inf, math.inf) == math.inf
 
@@ -50,6 +55,10 @@ def test_no_information_at_all():
         (lambda: split_sigma(1.0, -5.0), "noise_ratio"),
         (lambda: merge_groups([(0.0, 1.0)]), "clip"),
         (lambda: merge_groups([(1.0, math.inf)]), "std"),
+        (lambda: merge_groups([(1e-300, 1e300)]), "std"),
+        (lambda: split_sigma(1e300, 1e-300), "sigma_eff"),
+        (lambda: split_sigma(1.0, 1e-300), "noise_ratio"),
+        (lambda: merge_sigmas(10**400), "sigmas"),
     ],
 )
 def test_bad_arguments_are_named(call, name):

@@ -42,6 +42,9 @@ def test_a_table_can_be_written_in_a_word(text, table):
         ("5x0", "dim"),
         ("5x8x0", "values"),
         ("5x8x6", "values"),
+        ("9007199254740993x8", "rows"),
+        ("9" * 50 + "x8", "rows"),
+        ("9" * 5000 + "x8", "rows"),
     ],
 )
 def test_a_table_that_cannot_be_is_named(text, named):
@@ -59,10 +62,25 @@ def test_tables_from_a_file(tmp_path):
     path = tmp_path / "tables.json"
     path.write_text(json.dumps([{"rows": 10, "dim": 2}, {"rows": 20, "dim": 3, "values": 2, "name": "b"}]))
     assert read_tables(path) == (TableSpec(10, 2), TableSpec(20, 3, 2, "b"))
-    for wrong in ("{", "{}", "[1]", '[{"rows": 1}]', '[{"rows": 1, "dim": 2, "size": 3}]'):
+    for wrong in (
+        "{",
+        "{}",
+        "[1]",
+        "[" * 100_000,
+        '[{"rows": 1}]',
+        '[{"rows": 1, "dim": 2, "size": 3}]',
+        '[{"rows": 1, "dim": 2, "name": 3}]',
+    ):
         path.write_text(wrong)
         with pytest.raises(ValueError, match="tables"):
             read_tables(path)
+    for wrong in ('[{"rows": 1e30, "dim": 2}]', '[{"rows": NaN, "dim": 2}]', '[{"rows": "1", "dim": 2}]'):
+        path.write_text(wrong)
+        with pytest.raises(ValueError, match="rows"):
+            read_tables(path)
+    for no_file in ("/dev/zero", tmp_path):
+        with pytest.raises(ValueError, match="tables: .* is not a regular file"):
+            read_tables(no_file)
     with pytest.raises(FileNotFoundError):
         read_tables(tmp_path / "none.json")
 

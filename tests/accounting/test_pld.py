@@ -190,6 +190,62 @@ def test_nothing_and_everything():
     assert ours([(sampled(1e-6, 0.3), 10)], 0.01) == 0
 
 
+@pytest.mark.parametrize("delta", [1e-300, 1e-6, 0.99])
+@pytest.mark.parametrize("epsilon", [30.0, 800.0, 1e6])
+def test_pure_events_of_any_size(epsilon, delta):
+    # Three randomised responses that all but always tell the truth: delta = 1 - e^(found - 3 epsilon).
+    exact = 3 * epsilon + math.log1p(-delta)
+    found = epsilon_answer([(PureDpEvent(epsilon), 3)], delta).epsilon
+    assert exact - 1e-6 <= found <= 3 * epsilon * (1 + 1e-9)
+    assert delta_bound([(PureDpEvent(epsilon), 3)], 3.001 * epsilon) == pytest.approx(0, abs=1e-12)
+    assert delta_bound([(PureDpEvent(epsilon), 3)], 0.0) == pytest.approx(1, abs=1e-9)
+
+
+def test_noise_without_limit_releases_nothing():
+    for event in (
+        LaplaceDpEvent(math.inf),
+        GaussianDpEvent(math.inf),
+        MixtureOfGaussiansDpEvent(math.inf, (0.0, 1.0), (0.5, 0.5)),
+        TruncatedSubsampledGaussianDpEvent(100, 0.1, 20, math.inf),
+        SparseVectorDpEvent(3, math.inf, math.inf),
+        PureDpEvent(0.0),
+        ZCDpEvent(0.0),
+    ):
+        for form in (event, PoissonSampledDpEvent(0.1, event)):
+            assert epsilon_answer([(form, 3)], 1e-6).epsilon <= 1e-9
+            assert delta_bound([(form, 3)], 1.0) <= 1e-12
+
+
+@pytest.mark.parametrize("mu", [33.0, 100.0, 1e3, 3e4])
+def test_gaussians_whose_densities_have_nothing_in_common(mu):
+    exact = analytic_gaussian_epsilon(1e-6, mu)
+    for events in (
+        [(MixtureOfGaussiansDpEvent(1 / mu, (1.0,), (1.0,)), 1)],
+        [(GaussianDpEvent(1 / mu), 1), (LaplaceDpEvent(1e9), 1)],
+    ):
+        assert exact <= epsilon_answer(events, 1e-6).epsilon <= 1.01 * exact
+    beside = epsilon_answer([(GaussianDpEvent(1 / mu), 1), (PureDpEvent(1.0), 1)], 1e-6).epsilon
+    assert exact < beside <= 1.01 * exact + 1.0
+
+
+def test_a_batch_that_is_published_with_some_probability():
+    published = [(PoissonSampledDpEvent(0.01, NonPrivateDpEvent()), 3)]
+    exact = 1 - 0.99**3
+    assert delta_bound(published, 0.0) == pytest.approx(exact, rel=1e-3)
+    assert exact <= delta_bound(published, 1e4) <= 1.01 * exact
+    assert epsilon_answer(published, 1.01 * exact).epsilon < 0.1
+    assert epsilon_answer(published, 0.9 * exact).epsilon == math.inf
+    # Pure noise of next to nothing is as good as none.
+    assert epsilon_answer([(sampled(0.01, 1e-200), 3)], 0.9 * exact).epsilon == math.inf
+    assert epsilon_answer([(sampled(1e-12, 1e-200), 3)], 1e-6).epsilon == 0
+
+
+def test_an_epsilon_above_a_billion_is_infinite():
+    assert epsilon_answer([(GaussianDpEvent(3e-5), 1)], 1e-6).epsilon < 1e9
+    assert epsilon_answer([(GaussianDpEvent(2e-5), 1)], 1e-6).epsilon == math.inf
+    assert epsilon_answer([(PureDpEvent(1.0), 10**10)], 1e-6).epsilon == math.inf
+
+
 def check_extremes(sigmas, rates, steps, deltas):
     for sigma, rate, count, delta in itertools.product(sigmas, rates, steps, deltas):
         with warnings.catch_warnings():

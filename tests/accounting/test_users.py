@@ -1,11 +1,14 @@
 import math
 
+import numpy as np
 import pytest
-from scipy.stats import binom
+from scipy.optimize import brentq
+from scipy.stats import binom, norm, poisson
 
 from sparsedp.accounting import (
     GaussianDpEvent,
     PoissonSampledDpEvent,
+    analytic_gaussian_epsilon,
     calibrate,
     epsilon_of,
     user_statement,
@@ -45,6 +48,46 @@ def test_rare_counts_are_taken_for_the_largest():
     assert math.fsum(event.sampling_probs) == pytest.approx(1, abs=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("rows", "rate"), [(10**4, 0.5), (10**6, 1e-6), (10**6, 0.01), (10**9, 0.3), (3, 1 - 1e-9), (7, 1e-300)]
+)
+def test_no_count_becomes_a_smaller_one(rows, rate):
+    event = user_step_event(1.0, rate, rows)
+    counts, chances = np.array(event.sensitivities), np.array(event.sampling_probs)
+    assert len(counts) <= 502
+    assert counts[-1] <= rows
+    assert math.fsum(chances) == pytest.approx(1, abs=1e-12)
+    law = binom(rows, rate)
+    for quantile in (1e-9, 1e-3, 0.1, 0.5, 0.9, 0.999, 1 - 1e-9):
+        count = law.ppf(quantile)
+        assert chances[counts > count].sum() >= law.sf(count) * (1 - 1e-6) - 1e-13
+    # And the mean rises by no more than a twentieth of a standard deviation.
+    assert chances @ counts - rows * rate <= 0.06 * law.std() + 1e-9 * max(1.0, rows * rate)
+
+
+@pytest.mark.parametrize(("rows", "rate"), [(10**5, 1e-5), (10**6, 1e-6), (10**9, 1e-9)])
+def test_users_with_a_million_rows_of_which_one_is_sampled(rows, rate):
+    """One row on average, by Poisson weights: an earlier form said epsilon 0 for a million rows."""
+    x = np.linspace(-12, 60, 400_001)
+    density = sum(poisson.pmf(count, 1.0) * norm.pdf(x - count) for count in range(60))
+
+    def excess(epsilon):
+        return np.maximum(density - math.exp(epsilon) * norm.pdf(x), 0).sum() * (x[1] - x[0]) - 1e-6
+
+    exact = brentq(excess, 1.0, 100.0)
+    found = epsilon_of([(user_step_event(1.0, rate, rows), 1)], 1e-6)
+    assert found == pytest.approx(exact, abs=0.02)  # binomial for Poisson: 1e-5 of the mass
+    one_hundred = epsilon_of([(user_step_event(1.0, rate, rows), 100)], 1e-6)
+    assert one_hundred == pytest.approx(169.88, abs=0.1)  # by dp_accounting on a grid of 1e-2
+
+
+def test_users_with_a_million_rows_of_which_thousands_are_sampled():
+    # Almost always the mean: the Gaussian of that shift, from below, and with a thousandth of noise less.
+    event = user_step_event(1e4, 0.01, 10**6)
+    exact = analytic_gaussian_epsilon(1e-6, math.sqrt(10))
+    assert exact <= epsilon_of([(event, 10)], 1e-6) <= 1.01 * exact
+
+
 def test_certain_sampling_is_group_privacy():
     assert epsilon_of([(user_step_event(4.0, 1.0, 2), 1)], 1e-6) == pytest.approx(
         epsilon_of([(GaussianDpEvent(2.0), 1)], 1e-6), rel=5e-4
@@ -71,7 +114,13 @@ def test_the_statement_names_the_unit():
 
 @pytest.mark.parametrize(
     ("arguments", "name"),
-    [((0.0, 0.1, 1), "noise_multiplier"), ((1.0, 0.0, 1), "sampling_rate"), ((1.0, 0.1, 0), "rows_per_user")],
+    [
+        ((0.0, 0.1, 1), "noise_multiplier"),
+        ((1.0, 0.0, 1), "sampling_rate"),
+        ((1.0, 0.1, 0), "rows_per_user"),
+        ((1.0, 0.1, 10**10), "rows_per_user"),
+        ((1.0, 0.1, 1e300), "rows_per_user"),
+    ],
 )
 def test_bad_arguments_are_named(arguments, name):
     with pytest.raises(ValueError, match=f"^{name}"):

@@ -20,6 +20,8 @@ from scipy.special import erfcx, log_ndtr
 from sparsedp.accounting.validation import check_delta, check_finite, check_non_negative
 
 _LOG_ROOT_TWO_PI = 0.5 * math.log(2 * math.pi)
+_FAR_LEFT = -5.0  # down to here the Mills ratio loses no digits
+_LARGEST_MU = 1e150  # its square is a float
 _ROUNDING = 1e-11  # solutions are moved this far, relatively, to the safe side of the root
 
 
@@ -34,7 +36,7 @@ def log_analytic_gaussian_delta(epsilon: float, mu: float) -> float:
         return math.log(-math.expm1(epsilon)) if epsilon < 0 else -math.inf
     low, high = epsilon / mu - mu / 2, epsilon / mu + mu / 2
     log_density = -low * low / 2 - _LOG_ROOT_TWO_PI
-    if low > 0:
+    if low > _FAR_LEFT:
         gap = _mills(low) - _mills(high)
         if gap <= 1e-6 * _mills(low):  # mu is tiny: the derivative of the Mills ratio is t R(t) - 1
             middle = (low + high) / 2
@@ -76,6 +78,8 @@ def analytic_gaussian_sigma(epsilon: float, delta: float) -> float:
     low, high = -1.0, 1.0
     while excess(low) > 0:
         low *= 2
+        if low < -700:  # sigma = e^700 is about the largest float
+            raise ValueError(f"delta is too small to calibrate a Gaussian for, got {delta}")
     while excess(high) < 0:
         high *= 2
         if high > 340:  # mu = e^340: its square is the largest float
@@ -87,6 +91,8 @@ def analytic_gaussian_epsilon(delta: float, mu: float) -> float:
     """The smallest epsilon >= 0 at which a Gaussian mechanism with `mu` is (epsilon, delta)-DP."""
     log_delta = math.log(check_delta(delta))
     mu = check_finite("mu", check_non_negative("mu", mu))
+    if mu > _LARGEST_MU:
+        return math.inf
 
     def excess(epsilon: float) -> float:
         return max(log_analytic_gaussian_delta(epsilon, mu), -1e300) - log_delta

@@ -2,7 +2,8 @@
 
 The cache is a fixed number of small files; a result goes to the file its key hashes to, in place of
 whatever was there. So it never grows beyond a few megabytes and needs no pruning. It is only ever a
-shortcut: whatever is missing, damaged, from another version, or cannot be written is computed again.
+shortcut: whatever is missing, damaged, from another version, or cannot be written is computed again. The
+checksums find accidents, not forgeries: who can write to the cache can change what the accounting says.
 """
 
 from __future__ import annotations
@@ -10,18 +11,19 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import sys
 import tempfile
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import sparsedp
 
 _SLOTS = 16**3
-_RULES = 2
+_RULES = 3
 """Raised whenever the accounting itself changes: what earlier rules answered is not asked for again."""
 
 
@@ -48,24 +50,54 @@ def _slot(key: str) -> Path:
     return cache_directory() / "accounting" / f"{number:03x}.json"
 
 
-def load(key: str) -> Any:
-    """What was stored under `key` by these versions of the libraries, or None."""
+@dataclass(frozen=True)
+class Entry:
+    """A kept result: a finite number of at least zero, and what its reader wants to know besides."""
+
+    number: float
+    note: str
+
+
+def _checksum(key: str, number: float, note: str) -> str:
+    fields = json.dumps([_versions(), key, number, note], allow_nan=False)
+    return hashlib.sha256(fields.encode()).hexdigest()
+
+
+def _is_result(number: object) -> bool:
+    return type(number) in (int, float) and 0 <= number < math.inf  # type: ignore[operator]
+
+
+def load(key: str) -> Entry | None:
+    """What was stored under `key` by these versions of the libraries, or None.
+
+    Guarantee: exactly what was stored. An entry whose checksum, over key, versions, number and note, does not
+    match is taken for missing, and so is a number that is negative, infinite or NaN.
+    """
     try:
         entry = json.loads(_slot(key).read_text(encoding="utf-8"))
-        return entry["value"] if entry["key"] == key and entry["versions"] == _versions() else None
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError):
+        number, note = entry["number"], entry["note"]
+        if entry["key"] != key or not _is_result(number) or type(note) is not str:
+            return None
+        return Entry(number, note) if entry["checksum"] == _checksum(key, number, note) else None
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, RecursionError):
         return None
 
 
-def store(key: str, value: Any) -> None:
-    """Keep a JSON value under `key`: written beside its place, then moved there, so never seen by halves."""
+def store(key: str, number: float, note: str = "") -> None:
+    """Keep a number under `key`: written beside its place, then moved there, so never seen by halves.
+
+    What `load` would not believe (an infinite epsilon, say) is not written.
+    """
+    if not _is_result(number):
+        return
+    entry = {"key": key, "number": number, "note": note, "checksum": _checksum(key, number, note)}
     with contextlib.suppress(OSError, RuntimeError):
         place = _slot(key)
         place.parent.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(dir=place.parent, prefix=".new-")
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                json.dump({"key": key, "versions": _versions(), "value": value}, file)
+                json.dump(entry, file, allow_nan=False)
             os.replace(name, place)
         except BaseException:
             Path(name).unlink(missing_ok=True)

@@ -6,22 +6,24 @@ import warnings
 from collections.abc import Callable, Sequence
 
 from sparsedp.accounting import cache
-from sparsedp.accounting.dominating import merged
+from sparsedp.accounting.dominating import composition_key, merged
 from sparsedp.accounting.events import DpEvent, Events, GaussianDpEvent, PoissonSampledDpEvent
+from sparsedp.accounting.ledger_events import event_key
 from sparsedp.accounting.pld import Answer, delta_bound, epsilon_answer, tolerance
 from sparsedp.accounting.search import last_fitting, solve_falling
 from sparsedp.accounting.validation import (
-    check_count,
     check_delta,
     check_epsilon,
     check_non_negative,
     check_positive,
     check_rate,
+    check_releases,
 )
 
 _ROUGH = 30.0  # a first search makes do with this many times the tolerance
 _SIGMAS = (1e-2, 1e9)
 _MOST_STEPS = 10**9
+_SETTLED, _LOOSE = "settled", "loose"
 
 
 class LooseEpsilonWarning(UserWarning):
@@ -37,13 +39,12 @@ def epsilon_of(events: Events, delta: float) -> float:
     """
     delta = check_delta(delta)
     leaves = merged(events)
-    key = f"epsilon at {delta!r} of {leaves!r}"
-    stored = cache.load(key)
-    if isinstance(stored, list) and len(stored) == 2:
-        answer = Answer(float(stored[0]), bool(stored[1]))
+    key = f"epsilon at {delta!r} of {composition_key(leaves)}"
+    if (stored := cache.load(key)) is not None:
+        answer = Answer(stored.number, stored.note == _SETTLED)
     else:
         answer = epsilon_answer(leaves, delta)
-        cache.store(key, [answer.epsilon, answer.settled])
+        cache.store(key, answer.epsilon, _SETTLED if answer.settled else _LOOSE)
     if not answer.settled:
         warnings.warn(
             f"epsilon {answer.epsilon:.4g} is a valid but not a tight upper bound",
@@ -73,7 +74,7 @@ def epsilon(
     """Epsilon at `delta` of `steps` Poisson-sampled Gaussian steps and, once each, `extra_events`."""
     sigma = check_positive("noise_multiplier", noise_multiplier)
     step = PoissonSampledDpEvent(check_rate("sampling_rate", sampling_rate), GaussianDpEvent(sigma))
-    return epsilon_of([*_once(extra_events), (step, check_count("steps", steps, minimum=0))], delta)
+    return epsilon_of([*_once(extra_events), (step, check_releases("steps", steps))], delta)
 
 
 def calibrate(
@@ -95,15 +96,16 @@ def calibrate(
     target = check_epsilon(target_epsilon, "target_epsilon")
     delta = check_delta(target_delta, "target_delta")
     rate = check_rate("sampling_rate", sampling_rate)
-    steps = check_count("steps", steps)
+    steps = check_releases("steps", steps, minimum=1)
     make = step_event or (lambda sigma: PoissonSampledDpEvent(rate, GaussianDpEvent(sigma)))
     extra = merged(_once(extra_events))
-    key = f"sigma for {target!r} at {delta!r}: {steps} times {make(1.0)!r} and {extra!r}"
+    steps_and_extra = f"{steps} x {event_key(make(1.0))} and {composition_key(extra)}"
+    key = f"sigma for {target!r} at {delta!r}: {steps_and_extra}"
     stored = cache.load(key)
-    if isinstance(stored, list) and len(stored) == 2 and stored[1] == repr(make(float(stored[0]))):
-        return float(stored[0])
+    if stored is not None and stored.note == event_key(make(stored.number)):
+        return stored.number
     sigma = _sigma(target, delta, steps, make, extra)
-    cache.store(key, [sigma, repr(make(sigma))])
+    cache.store(key, sigma, event_key(make(sigma)))
     return sigma
 
 
@@ -112,6 +114,8 @@ def _sigma(target: float, delta: float, steps: int, make: Callable[[float], DpEv
         return epsilon_answer([*extra, (make(sigma), steps)], delta, slack).epsilon
 
     aim, slack = target - 2 * tolerance(target), tolerance(target)
+    if aim <= 0:
+        raise ValueError(f"target_epsilon of {target:g} is too small to be told from zero")
     if (floor := epsilon_answer(extra, delta).epsilon) >= aim:
         raise ValueError(
             f"target_epsilon of {target:g} is spent by extra_events alone: they cost {floor:.4g} "
@@ -126,7 +130,8 @@ def _sigma(target: float, delta: float, steps: int, make: Callable[[float], DpEv
             f"what does not depend on it costs {reached(sigma, 1.0):.4g} at delta {delta:g}"
         )
     if sigma <= 1.01 * _SIGMAS[0]:
-        raise ValueError(f"target_delta of {delta:g} is so large here that no noise would be needed")
+        name, value = ("target_epsilon", target) if target > 1e3 else ("target_delta", delta)
+        raise ValueError(f"{name} of {value:g} is so large here that no noise would be needed")
     sigma, _ = solve_falling(
         lambda sigma: reached(sigma, 1.0),
         aim=aim,
@@ -148,10 +153,9 @@ def max_steps(
     target = check_epsilon(target_epsilon, "target_epsilon")
     delta = check_delta(target_delta, "target_delta")
     extra = merged(_once(extra_events))
-    key = f"steps for {target!r} at {delta!r}: {step_event!r} and {extra!r}"
-    stored = cache.load(key)
-    if isinstance(stored, int):
-        return stored
+    key = f"steps for {target!r} at {delta!r}: {event_key(step_event)} and {composition_key(extra)}"
+    if (stored := cache.load(key)) is not None:
+        return int(stored.number)
 
     def reached(steps: float, slack: float) -> float:
         return epsilon_answer([*extra, (step_event, round(steps))], delta, slack).epsilon

@@ -66,11 +66,12 @@ class Outline:
         """
         blocks = sum(math.isqrt(count) + 1 for _, count in self.pairs)
         share, variance = tolerance / (2 * len(self.pairs)), tolerance / (1 + decay)
-        widest = max(epsilon / 16, math.sqrt(self.sketch.moments(0.0)[1]) / 1000)
+        spans = [pair.span(self.tail) for pair, _ in self.pairs]
+        least = 4 * max(high - low for low, high in spans) / MAX_POINTS
+        widest = max(epsilon / 16, math.sqrt(self.sketch.moments(0.0)[1]) / 1000, least)
         common = _power_of_two(min(max(math.sqrt(6 * variance / blocks), tolerance / (2 * blocks)), widest))
         steps = []
-        for (pair, count), part in zip(self.pairs, self.sketch.parts, strict=True):
-            low, high = pair.span(self.tail)
+        for (_, count), (low, high), part in zip(self.pairs, spans, self.sketch.parts, strict=True):
             narrowest = max(_FINEST, 4 * (high - low) / MAX_POINTS, share / count)
             step = common if len(self.pairs) > 1 else _power_of_two(widest)
             while step / 2 > narrowest and part.rounding(saddle, step) > variance / len(self.pairs):

@@ -10,17 +10,22 @@ from __future__ import annotations
 import math
 from typing import Protocol, TypeVar
 
+import numpy as np
 from scipy.optimize import brentq, minimize_scalar
 
 from sparsedp.accounting.analytic_gaussian import analytic_gaussian_sigma
 from sparsedp.accounting.budget import BudgetExceeded
+from sparsedp.accounting.pairs import LARGEST_LOSS
 from sparsedp.accounting.validation import (
     check_delta,
     check_epsilon,
     check_finite,
     check_non_negative,
     check_positive,
+    check_scale,
 )
+
+_LEAST_EPSILON = 1e-9
 
 Cost = TypeVar("Cost", contravariant=True)
 
@@ -42,7 +47,10 @@ class _Total:
         self._terms: list[float] = []
 
     def with_one_more(self, cost: float) -> float:
-        return math.fsum([*self._terms, cost])
+        try:
+            return math.fsum([*self._terms, cost])
+        except OverflowError:
+            return math.inf
 
     def add(self, cost: float) -> None:
         # fsum is exact: what the rounded total leaves out is carried along as a second term.
@@ -66,10 +74,20 @@ class ZCDPFilter:
     def for_epsilon(cls, epsilon: float, delta: float) -> ZCDPFilter:
         """With the largest rho that implies (epsilon, delta)-DP."""
         epsilon, delta = check_epsilon(epsilon), check_delta(delta)
-        # rho-zCDP implies more than epsilon = rho, and less than rho + 2 sqrt(rho ln(1/delta)).
-        low = 1e-3 * min(epsilon, epsilon**2 / -math.log(delta))
-        root = brentq(lambda rho: zcdp_epsilon(rho, delta) - epsilon, low, epsilon + 1, xtol=1e-13 * low)
-        return cls(float(root) * (1 - 1e-9))
+        if not _LEAST_EPSILON <= epsilon <= LARGEST_LOSS:
+            raise ValueError(
+                f"epsilon must lie between {_LEAST_EPSILON:g} and {LARGEST_LOSS:g}, got {epsilon:g}"
+            )
+
+        def excess(log_rho: float) -> float:
+            return zcdp_epsilon(math.exp(log_rho), delta) - epsilon
+
+        low = high = math.log(epsilon)
+        while excess(low) > 0:
+            low -= 2
+        while excess(high) <= 0:
+            high += 2
+        return cls(math.exp(float(brentq(excess, low, high, xtol=1e-12))) * (1 - 1e-9))
 
     @property
     def spent(self) -> float:
@@ -97,7 +115,7 @@ class GDPFilter:
     """
 
     def __init__(self, mu: float) -> None:
-        self.mu = check_positive("mu", mu)
+        self.mu = check_scale("mu", mu)
         self._total = _Total()
 
     @classmethod
@@ -112,7 +130,8 @@ class GDPFilter:
 
     def admits(self, cost: float) -> bool:
         """See `Filter`."""
-        return self._total.with_one_more(check_non_negative("cost", cost) ** 2) <= self.mu**2
+        cost = check_non_negative("cost", cost)
+        return cost <= self.mu and self._total.with_one_more(cost * cost) <= self.mu * self.mu
 
     def spend(self, cost: float) -> None:
         """See `Filter`."""
@@ -120,7 +139,7 @@ class GDPFilter:
             raise BudgetExceeded(
                 f"a cost of mu {cost:g} does not fit: {self.spent:g} of {self.mu:g} are spent"
             )
-        self._total.add(cost**2)
+        self._total.add(cost * cost)
 
 
 class RenyiFilter:
@@ -198,7 +217,7 @@ class AdaptiveFilter:
     def admits(self, cost: tuple[float, float]) -> bool:
         """See `Filter`."""
         epsilon, delta = check_non_negative("cost", cost[0]), check_non_negative("cost", cost[1])
-        within = self._reached(self._squares.with_one_more(epsilon**2)) <= self.epsilon
+        within = self._reached(self._squares.with_one_more(epsilon * epsilon)) <= self.epsilon
         return within and self._deltas.with_one_more(delta) <= self.delta - self.slack
 
     def spend(self, cost: tuple[float, float]) -> None:
@@ -208,7 +227,7 @@ class AdaptiveFilter:
                 f"a cost of ({cost[0]:g}, {cost[1]:g}) does not fit: ({self.spent[0]:g}, {self.spent[1]:g}) "
                 f"of ({self.epsilon:g}, {self.delta:g}) are spent"
             )
-        self._squares.add(cost[0] ** 2)
+        self._squares.add(cost[0] * cost[0])
         self._deltas.add(cost[1])
 
 
@@ -217,13 +236,18 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
     rho, delta = check_positive("rho", rho), check_delta(delta)
 
     def at(log_excess: float) -> float:
-        excess = math.exp(log_excess)
+        excess = math.exp(log_excess)  # the order, less 1
         return (
             rho * (1 + excess)
-            + math.log1p(-1 / (1 + excess))
+            + log_excess
+            - math.log1p(excess)
             - (math.log(delta) + math.log1p(excess)) / excess
         )
 
-    centre = 0.5 * math.log(-math.log(delta) / rho)
-    best = minimize_scalar(at, bounds=(centre - 4, centre + 4), method="bounded", options={"xatol": 1e-9})
-    return max(float(best.fun), 0.0)
+    # Without the logarithms of the order the least is at sqrt(ln(1/delta) / rho).
+    centre = 0.5 * (math.log(-math.log(delta)) - math.log(rho))
+    grid = centre + np.linspace(-40, 40, 161)
+    best = int(np.argmin([at(point) for point in grid]))
+    low, high = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
+    found = minimize_scalar(at, bounds=(low, high), method="bounded", options={"xatol": 1e-9})
+    return max(float(found.fun), 0.0)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from sparsedp.accounting.grid import GridLoss, discretise
-from sparsedp.accounting.pairs import Array, Atoms, Pair
+from sparsedp.accounting.pairs import Array, Atoms, Pair, Unresolved
 from sparsedp.accounting.sketch import Sketch
 from sparsedp.accounting.tilted import TiltedLoss, convolve
 
@@ -30,8 +30,10 @@ def joint(parts: Sequence[tuple[Pair, int]]) -> Pair:
         return parts[0][0]
     sketch = Sketch.of(parts, _TAIL)
     count = sum(times for _, times in parts)
-    spread = math.sqrt(sketch.moments(0.0)[1])
+    spread = math.sqrt(max(sketch.moments(0.0)[1], 1e-300))
     low, high = sketch.window(_TAIL)
+    if not low <= high:
+        raise Unresolved
     width = _RESOLUTION * min(spread, 1.0) / math.sqrt(count)
     step = 2.0 ** math.floor(math.log2(max(width, (high - low) / _MAX_POINTS)))
     losses = [(discretise(pair, step, _TAIL), times) for pair, times in parts]

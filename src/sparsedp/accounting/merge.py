@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from sparsedp.accounting.validation import check_number, check_positive
+from sparsedp.accounting.validation import check_number, check_scale
 
 
 def merge_sigmas(*sigmas: float) -> float:
@@ -28,7 +28,7 @@ def merge_sigmas(*sigmas: float) -> float:
 
 def merge_groups(groups: Iterable[tuple[float, float]]) -> float:
     """The noise multiplier of groups clipped apart: `(sum (clip_g / std_g)^2)^-1/2` over pairs (clip, std)."""
-    return merge_sigmas(*(check_positive("std", std) / check_positive("clip", clip) for clip, std in groups))
+    return merge_sigmas(*(check_scale("std", std) / check_scale("clip", clip) for clip, std in groups))
 
 
 def split_sigma(sigma_eff: float, noise_ratio: float) -> tuple[float, float]:
@@ -37,7 +37,7 @@ def split_sigma(sigma_eff: float, noise_ratio: float) -> tuple[float, float]:
     `sigma2 = sigma_eff sqrt(1 + r^-2)` and `sigma1 = r sigma2`, so that `merge_sigmas(sigma1, sigma2) =
     sigma_eff`.
     """
-    sigma_eff = check_positive("sigma_eff", sigma_eff)
-    noise_ratio = check_positive("noise_ratio", noise_ratio)
+    sigma_eff = check_scale("sigma_eff", sigma_eff)
+    noise_ratio = check_scale("noise_ratio", noise_ratio)
     sigma2 = sigma_eff * math.hypot(1, 1 / noise_ratio)
     return noise_ratio * sigma2, sigma2

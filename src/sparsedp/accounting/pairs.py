@@ -21,8 +21,22 @@ from scipy.special import ndtr, ndtri_exp
 
 Array: TypeAlias = NDArray[np.float64]
 
+LARGEST_LOSS = 1e9
+"""Losses above this count as infinite: an epsilon so large protects nothing."""
+
+LARGEST_SHIFT = math.sqrt(2 * LARGEST_LOSS)
+"""A Gaussian moved by this many standard deviations has a loss of about `LARGEST_LOSS`."""
+
 SKETCH = 1000
 """How many edges a sketch of a pair's losses has."""
+
+
+class NoPrivacy(Exception):
+    """Some event publishes the data: epsilon is infinite at every delta below 1."""
+
+
+class Unresolved(Exception):
+    """Losses are too far apart, or too large, for a composition on a grid of floats."""
 
 
 class Pair(Protocol):
@@ -132,11 +146,17 @@ def randomized_response(epsilon: float) -> Atoms:
     return Atoms(losses, np.array([lie, truth]), np.array([truth, lie]), symmetric=True)
 
 
+def published_with(chance: float) -> Atoms:
+    """The record is published with this probability, else nothing depends on it: (0, chance)-DP."""
+    stays = 1 - chance
+    return Atoms(np.array([math.log1p(-chance)]), np.array([stays]), np.ones(1), infinity=chance)
+
+
 def bucket_response(noise: float, buckets: int) -> Atoms:
     """Randomised response over k buckets: with probability `noise` a bucket at random, else the true one."""
     other = noise / buckets
     truth = 1 - noise + other
-    loss = math.log(truth / other)
+    loss = math.log(truth) - (math.log(noise) - math.log(buckets))
     p = np.array([other, (buckets - 2) * other, truth])
     return Atoms(np.array([-loss, 0.0, loss]), p, p[::-1].copy(), symmetric=True)
 

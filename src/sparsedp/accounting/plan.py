@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from sparsedp.accounting.analytic_gaussian import analytic_gaussian_epsilon
 from sparsedp.accounting.calibration import calibrate
 from sparsedp.accounting.events import DpEvent, GaussianDpEvent
 from sparsedp.accounting.merge import split_sigma
+from sparsedp.accounting.pairs import LARGEST_SHIFT
 from sparsedp.accounting.plan_comparison import (
     DPSGDPlan,
     FESTPlan,
@@ -21,11 +23,14 @@ from sparsedp.accounting.plan_selection import ThresholdedRows
 from sparsedp.accounting.plan_tables import TableSpec, check_tables
 from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE, PrivacyStatement
 from sparsedp.accounting.validation import (
+    LARGEST_SCALE,
+    MOST_RELEASES,
     check_count,
     check_delta,
     check_epsilon,
     check_finite,
     check_positive,
+    check_scale,
 )
 
 DEFAULT_FALSE_POSITIVES = 50.0
@@ -152,10 +157,10 @@ def plan(
     selectable, always_on = _split_tables(specs, check_count("always_on_rows", always_on_rows, minimum=0))
     # v_i is binary over the rows an example touches, so it is never longer than this.
     longest = math.sqrt(sum(table.values for table in selectable))
-    norm = check_positive("contribution_norm", longest if contribution_norm is None else contribution_norm)
-    noise_ratio = check_positive("noise_ratio", noise_ratio)
+    norm = check_scale("contribution_norm", longest if contribution_norm is None else contribution_norm)
+    noise_ratio = check_scale("noise_ratio", noise_ratio)
     dense_parameters = check_count("dense_parameters", dense_parameters, minimum=0)
-    mu = check_positive("fest_mu", (0.05 if run.examples > 100_000 else 0.02) if fest_mu is None else fest_mu)
+    mu = _fest_mu(run, fest_mu)
     kept = None if fest_rows is None else check_count("fest_rows", fest_rows)
 
     sigma_eff = run.calibrate()
@@ -254,7 +259,21 @@ def _checked_run(epsilon: float, delta: float | None, examples: int, batch: int,
             f"batch must be at most examples: {batch} of {examples} would be a sampling rate above 1"
         )
     delta = check_delta(1 / (10 * examples) if delta is None else delta)
-    return _Run(epsilon, delta, examples, batch, check_positive("epochs", epochs))
+    epochs = check_positive("epochs", epochs)
+    if epochs * (examples / batch) > MOST_RELEASES:
+        raise ValueError(f"epochs of {epochs:g} are too many: more than {MOST_RELEASES:g} steps")
+    return _Run(epsilon, delta, examples, batch, epochs)
+
+
+def _fest_mu(run: _Run, wanted: float | None) -> float:
+    """The Gaussian-DP parameter of FEST's choice; it must leave some of the budget for training."""
+    mu = check_scale("fest_mu", (0.05 if run.examples > 100_000 else 0.02) if wanted is None else wanted)
+    cost = analytic_gaussian_epsilon(run.delta, min(mu, LARGEST_SHIFT))
+    if wanted is not None and cost >= run.epsilon:
+        raise ValueError(
+            f"fest_mu of {mu:g} leaves nothing for training: it costs {cost:.4g} of epsilon {run.epsilon:g}"
+        )
+    return mu
 
 
 def _one_wish(
@@ -263,6 +282,9 @@ def _one_wish(
     """The one thing that was asked for, by name; 50 false positives if nothing was."""
     wishes = {"gradient_size": gradient_size, "false_positives": false_positives, "threshold": threshold}
     given = {name: check_finite(name, value) for name, value in wishes.items() if value is not None}
+    for name, value in given.items():
+        if abs(value) > LARGEST_SCALE:
+            raise ValueError(f"{name} must be at most {LARGEST_SCALE:g}, got {value:g}")
     if len(given) > 1:
         raise ValueError(f"{' and '.join(given)} exclude each other: each of them decides the threshold")
     return next(iter(given.items()), ("false_positives", DEFAULT_FALSE_POSITIVES))

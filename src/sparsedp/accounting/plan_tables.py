@@ -48,7 +48,7 @@ class TableSpec:
         numbers = {}
         for field in ("rows", "dim", "values"):
             digits = found[field] or "1"
-            if not re.fullmatch(r"-?\d+", digits.strip()):
+            if not re.fullmatch(r"-?\d{1,99}", digits.strip()):
                 raise ValueError(f"{field} of table {text!r} must be a whole number, got {digits!r}")
             numbers[field] = int(digits)
         return cls(**numbers, name=found["name"] or "")
@@ -64,9 +64,12 @@ def criteo_tables() -> tuple[TableSpec, ...]:
 
 def read_tables(path: str | Path) -> tuple[TableSpec, ...]:
     """Tables from a JSON file: a list of objects with `rows`, `dim` and, if wanted, `values` and `name`."""
+    path = Path(path)
+    if path.exists() and not path.is_file():
+        raise ValueError(f"tables: {path} is not a regular file")
     try:
-        entries = json.loads(Path(path).read_text())
-    except ValueError as error:
+        entries = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"tables: {path} is not JSON ({error})") from error
     if not isinstance(entries, list):
         raise ValueError(f"tables: {path} must hold a list of objects with rows and dim")
@@ -77,6 +80,8 @@ def read_tables(path: str | Path) -> tuple[TableSpec, ...]:
             raise ValueError(
                 f"tables: entry {number} of {path} must have rows and dim, maybe values and name"
             )
+        if not isinstance(entry.get("name", ""), str):
+            raise ValueError(f"tables: the name in entry {number} of {path} must be a text")
         tables.append(TableSpec(**entry))
     return tuple(tables)
 

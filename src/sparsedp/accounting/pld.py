@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparsedp.accounting.analytic_gaussian import analytic_gaussian_delta, analytic_gaussian_epsilon
+from sparsedp.accounting.chernoff import chernoff_delta, chernoff_epsilon
 from sparsedp.accounting.direction import ROUNDING, Direction, Outline, Pairs
-from sparsedp.accounting.dominating import NoPrivacy, dominating_pairs, merged
+from sparsedp.accounting.dominating import dominating_pairs, merged
 from sparsedp.accounting.events import Events
-from sparsedp.accounting.pairs import Gaussian
+from sparsedp.accounting.pairs import LARGEST_LOSS, Gaussian, NoPrivacy, Unresolved
 from sparsedp.accounting.renyi import has_renyi, renyi_epsilon
 from sparsedp.accounting.tilted import GridTooLarge, TiltedLoss
 
@@ -28,6 +29,7 @@ def tolerance(epsilon: float) -> float:
 
 _RELATIVE = 1e-3  # how far above the exact delta a bound may lie
 _STEEP = 1e6
+_NOT_WORTH_A_GRID = 1e5  # whether such an epsilon is off by a part in a hundred is of no interest
 _LEAST = -690.0  # ln of about the smallest delta that is told from zero
 
 
@@ -40,7 +42,7 @@ class Answer:
 
 
 def epsilon_answer(events: Events, delta: float, slack: float = 1.0) -> Answer:
-    """Epsilon at `delta`, add-or-remove-one, settled to `slack` times `tolerance`."""
+    """Epsilon at `delta`, add-or-remove-one, settled to `slack` times `tolerance`; infinite above `LARGEST_LOSS`."""
     try:
         pairs = dominating_pairs(events)
     except NoPrivacy:
@@ -49,16 +51,23 @@ def epsilon_answer(events: Events, delta: float, slack: float = 1.0) -> Answer:
         return Answer(0.0)
     (first, count), *others = pairs
     if isinstance(first, Gaussian) and not others:
-        return Answer(analytic_gaussian_epsilon(delta, first.mu * math.sqrt(count)))
+        return _checked(Answer(analytic_gaussian_epsilon(delta, first.mu * math.sqrt(count))))
     if _total_variation(pairs) <= delta:
         return Answer(0.0)
     worst = Answer(0.0)
     for reverse in _directions(pairs):
-        answer = _epsilon_one_way(pairs, reverse, delta, slack, worst.epsilon)
+        try:
+            answer = _epsilon_one_way(pairs, reverse, delta, slack, worst.epsilon)
+        except Unresolved:
+            answer = Answer(chernoff_epsilon(pairs, reverse, delta), settled=False)
         worst = max(worst, answer, key=lambda answer: answer.epsilon)
     if worst.settled or not all(has_renyi(event) for event, _ in merged(events)):
-        return worst
-    return Answer(min(worst.epsilon, renyi_epsilon(merged(events), delta)), settled=False)
+        return _checked(worst)
+    return _checked(Answer(min(worst.epsilon, renyi_epsilon(merged(events), delta)), settled=False))
+
+
+def _checked(answer: Answer) -> Answer:
+    return answer if answer.epsilon <= LARGEST_LOSS else Answer(math.inf)
 
 
 def delta_bound(events: Events, epsilon: float) -> float:
@@ -72,12 +81,21 @@ def delta_bound(events: Events, epsilon: float) -> float:
     (first, count), *others = pairs
     if isinstance(first, Gaussian) and not others:
         return analytic_gaussian_delta(epsilon, first.mu * math.sqrt(count))
-    return max(_delta_one_way(pairs, reverse, epsilon) for reverse in _directions(pairs))
+    worst = 0.0
+    for reverse in _directions(pairs):
+        try:
+            found = _delta_one_way(pairs, reverse, epsilon)
+        except Unresolved:
+            found = chernoff_delta(pairs, reverse, epsilon)
+        worst = max(worst, found)
+    return min(worst, _total_variation(pairs))
 
 
 def _delta_one_way(pairs: Pairs, reverse: bool, epsilon: float) -> float:
     """Delta in one direction: what is found prepares for finding it better, until it is what was prepared for."""
     outline = Outline.of(pairs, reverse=reverse, log_delta=-90.0)
+    if max(max(map(abs, pair.span(outline.tail))) for pair, _ in pairs) > _NOT_WORTH_A_GRID:
+        raise Unresolved
     saddle, log_delta = outline.sketch.tilt_for_epsilon(epsilon)
     best, precision, decay = 0.0, 0.1, max(saddle, 1e-9)
     for _ in range(8):
@@ -114,6 +132,8 @@ def _epsilon_one_way(pairs: Pairs, reverse: bool, delta: float, slack: float, en
     """Epsilon in one direction, first roughly, then settled; below `enough` (the other's) roughly will do."""
     outline = Outline.of(pairs, reverse=reverse, log_delta=math.log(delta))
     saddle, near = outline.sketch.tilt_for_delta(delta)
+    if not near <= _NOT_WORTH_A_GRID:
+        raise Unresolved
     answer, decay = Answer(math.inf), saddle
     for precision in (0.1, 0.01, 0.0):
         wanted = max(slack * tolerance(near), precision * near)
@@ -143,7 +163,11 @@ def _settle(
     coarse, grids = direction.compose_affordably(direction.grids.scaled(2))
     before = read(coarse)
     while before > enough:
-        grids = grids.scaled(0.5)
+        if math.isinf(before):  # more mass at infinite loss than delta allows: no grid makes it less
+            return before, coarse, True
+        if (finer := grids.scaled(0.5)) == grids:
+            return before, coarse, False
+        grids = finer
         try:
             loss = direction.compose(grids)
         except GridTooLarge:

@@ -7,11 +7,13 @@ import math
 import numpy as np
 from dp_accounting.rdp import RdpAccountant
 
-from sparsedp.accounting.events import DpEvent, Events
-from sparsedp.accounting.pairs import Array, Atoms
+from sparsedp.accounting.events import DpEvent, Events, RepeatAndSelectDpEvent, ZCDpEvent
+from sparsedp.accounting.pairs import LARGEST_LOSS, Array, Atoms, NoPrivacy
+from sparsedp.accounting.validation import MOST_RELEASES, check_finite, check_number
 
 _ORDERS: Array = 1 + np.logspace(-1.5, 5, 260)
 _POINTS = 4000
+_LARGEST_SHAPE = 1e6
 _LEAST_LOG_DELTA = -700.0
 _ROUNDING = 1e-13  # of a divergence of one event, in floating point
 
@@ -19,6 +21,26 @@ _ROUNDING = 1e-13  # of a divergence of one event, in floating point
 def has_renyi(event: DpEvent) -> bool:
     """Whether `event` can be accounted by its Renyi divergences, add-or-remove-one."""
     return bool(RdpAccountant(orders=_ORDERS[:1]).supports(event))
+
+
+def check_renyi(event: DpEvent) -> None:
+    """Refuse parameters that no mechanism has, by name; `NoPrivacy` where nothing is protected."""
+    if isinstance(event, ZCDpEvent):
+        for name in ("rho", "xi"):
+            value = check_number(name, getattr(event, name))
+            if value < 0:
+                raise ValueError(f"{name} must not be negative, got {value}")
+            if value > LARGEST_LOSS:
+                raise NoPrivacy
+    elif isinstance(event, RepeatAndSelectDpEvent):
+        mean, shape = check_finite("mean", event.mean), check_number("shape", event.shape)
+        if not 1 <= mean <= MOST_RELEASES:
+            raise ValueError(f"mean must lie between 1 and {MOST_RELEASES}, got {mean:g}")
+        if not (0 <= shape <= _LARGEST_SHAPE or shape == math.inf):
+            raise ValueError(
+                f"shape must be infinite, or lie between 0 and {_LARGEST_SHAPE:g}, got {shape:g}"
+            )
+        check_renyi(event.event)
 
 
 def renyi_epsilon(events: Events, delta: float) -> float:
@@ -31,8 +53,12 @@ def renyi_epsilon(events: Events, delta: float) -> float:
 
 def _divergences(events: Events, orders: Array) -> Array:
     accountant = RdpAccountant(orders=orders)
-    for event, count in events:
-        accountant.compose(event, count)
+    try:
+        with np.errstate(all="ignore"):
+            for event, count in events:
+                accountant.compose(event, count)
+    except (OverflowError, ZeroDivisionError) as error:
+        raise NoPrivacy from error
     # Cancellation can leave them below zero, or undefined at orders where they are too large.
     return np.maximum(np.asarray(accountant.rdp, dtype=np.float64), 0.0)
 
@@ -46,9 +72,9 @@ def renyi_pair(events: Events) -> Atoms:
     convex in e^e, lies below the lower hull of these; the hull is the curve of the pair returned.
     """
     divergences = _divergences(events, _ORDERS)
-    if not np.isfinite(divergences).any():
-        return Atoms(np.zeros(1), np.zeros(1), np.zeros(1), 1.0, 1.0, symmetric=True)
-    finite = np.isfinite(divergences)
+    finite = divergences < LARGEST_LOSS  # neither infinite nor undefined
+    if not finite.any():
+        raise NoPrivacy
     return _pair_below(_ORDERS[finite], divergences[finite])
 
 

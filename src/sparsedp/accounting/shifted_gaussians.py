@@ -12,19 +12,37 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr, logsumexp
 from scipy.stats import binom
 
-from sparsedp.accounting.pairs import SKETCH, Array, Gaussian, Pair, Weighted, normal_cells, normal_quantile
+from sparsedp.accounting.pairs import (
+    LARGEST_SHIFT,
+    SKETCH,
+    Array,
+    Gaussian,
+    Pair,
+    Weighted,
+    normal_cells,
+    normal_quantile,
+)
 from sparsedp.accounting.sampling import PoissonSampled
 
+MOST_SHIFTS = 2000
+"""A mixture has no more different shifts than this."""
+
 _TABLE = 8000
-_CHUNK = 1 << 14
+_CHUNK = 1 << 19
+_MOST_NEWTON_STEPS = 100
+_ULPS = 4e-16
 
 
 @dataclass(frozen=True)
 class GaussianMixture:
-    """sum_i probability_i N(shift_i, 1) against N(0, 1): the record moves the sum by a random amount >= 0."""
+    """sum_i probability_i N(shift_i, 1) against N(0, 1): the record moves the sum by a random amount >= 0.
+
+    `infinity` is the probability of a shift so large that its loss counts as infinite.
+    """
 
     shifts: tuple[float, ...]
     probabilities: tuple[float, ...]
+    infinity: float = 0.0
     symmetric: ClassVar[bool] = False
 
     def loss(self, x: Array) -> Array:
@@ -34,8 +52,9 @@ class GaussianMixture:
     def _loss_and_slope(self, x: Array) -> tuple[Array, Array]:
         shifts, log_weights = np.array(self.shifts), np.log(self.probabilities)
         loss, slope = np.empty(len(x)), np.empty(len(x))
-        for start in range(0, len(x), _CHUNK):
-            part = slice(start, start + _CHUNK)
+        chunk = max(1, _CHUNK // len(shifts))
+        for start in range(0, len(x), chunk):
+            part = slice(start, start + chunk)
             exponents = np.outer(x[part], shifts) + (log_weights - shifts**2 / 2)
             top = exponents.max(axis=1)
             terms = np.exp(exponents - top[:, None])
@@ -46,26 +65,40 @@ class GaussianMixture:
     def cells(self, edges: Array) -> tuple[Array, Array]:
         """See `Pair`."""
         x = self._inverse_loss(edges)
-        q = normal_cells(x)
-        p = sum(
-            weight * normal_cells(x - shift)
-            for weight, shift in zip(self.probabilities, self.shifts, strict=True)
-        )
-        return np.asarray(p), q
+        p, q = np.zeros(len(x) + 1), normal_cells(x)
+        for weight, shift in zip(self.probabilities, self.shifts, strict=True):
+            p += weight * normal_cells(x - shift)
+        p[-1] += self.infinity
+        return p, q
 
     def _inverse_loss(self, losses: Array) -> Array:
-        """x with loss(x) = losses, interpolated and then by Newton steps; infinite outside the range."""
+        """x with loss(x) = losses; infinite outside the range."""
         grid = np.linspace(*self._ends(1e-300), _TABLE)
         values = self.loss(grid)
         inside = (losses > values[0]) & (losses < values[-1])
-        x = np.interp(losses[inside], values, grid)
-        for _ in range(2):
-            loss, slope = self._loss_and_slope(x)
-            step = (losses[inside] - loss) / np.maximum(slope, 1e-300)
-            x = x + np.clip(step, grid[0] - grid[1], grid[1] - grid[0])
         result = np.where(losses <= values[0], -np.inf, np.inf)
-        result[inside] = np.maximum.accumulate(x)
+        result[inside] = self._roots(losses[inside], grid, values)
         return result
+
+    def _roots(self, wanted: Array, grid: Array, values: Array) -> Array:
+        """Newton steps from the interpolated x, each within what is known of the root, until rounding decides."""
+        cell = np.searchsorted(values, wanted)
+        low, high, x = grid[cell - 1], grid[cell], np.interp(wanted, values, grid)
+        left = np.arange(len(wanted))
+        for _ in range(_MOST_NEWTON_STEPS):
+            here, target = x[left], wanted[left]
+            loss, slope = self._loss_and_slope(here)
+            off = loss - target
+            low[left] = np.where(off <= 0, here, low[left])
+            high[left] = np.where(off >= 0, here, high[left])
+            step = here - off / np.maximum(slope, 1e-300)
+            outside = (step < low[left]) | (step > high[left])
+            x[left] = np.where(outside, (low[left] + high[left]) / 2, step)
+            far = np.abs(off) > _ULPS * (1 + np.abs(target) + np.abs(here) * slope)
+            left = left[far & (high[left] - low[left] > _ULPS * np.abs(here))]
+            if not len(left):
+                break
+        return np.maximum.accumulate(x)
 
     def _ends(self, tail: float) -> tuple[float, float]:
         """x below which Q, and above which P, has mass at most `tail`."""
@@ -88,19 +121,37 @@ class GaussianMixture:
         return np.unique(self.loss(np.linspace(*self._ends(tail), SKETCH)))
 
 
+def rounded_up(shifts: Array, probabilities: Array, most: int) -> tuple[Array, Array]:
+    """At most `most` of these ascending shifts: each stands for itself and the shorter ones before it.
+
+    A mixture with larger shifts dominates (Choquette-Choo et al. 2023).
+    """
+    if len(shifts) <= most:
+        return shifts, probabilities
+    stops = np.linspace(0, len(shifts), most + 1).astype(np.int64)
+    return shifts[stops[1:] - 1], np.add.reduceat(probabilities, stops[:-1])
+
+
 def gaussian_mixture(std: float, shifts: Sequence[float], probabilities: Sequence[float]) -> GaussianMixture:
-    """The pair of a `MixtureOfGaussiansDpEvent`; impossible shifts are dropped, equal ones merged."""
+    """The pair of a `MixtureOfGaussiansDpEvent`; impossible shifts are dropped, equal ones merged.
+
+    Of more than `MOST_SHIFTS` different ones, neighbours are merged into the larger.
+    """
     if len(shifts) != len(probabilities) or not len(shifts):
         raise ValueError("sampling_probs must have one entry for each of sensitivities, and at least one")
-    if min(shifts) < 0 or min(probabilities) < 0 or abs(math.fsum(probabilities) - 1) > 1e-9:
-        raise ValueError(
-            "sensitivities must not be negative, and sampling_probs must be probabilities adding to 1"
-        )
-    merged: dict[float, float] = {}
-    for shift, probability in sorted(zip(shifts, probabilities, strict=True)):
-        if probability > 0:
-            merged[shift / std] = merged.get(shift / std, 0.0) + probability
-    return GaussianMixture(tuple(merged), tuple(merged.values()))
+    given, chances = np.array(shifts, dtype=np.float64), np.array(probabilities, dtype=np.float64)
+    if not (np.all(given >= 0) and np.all(given < np.inf)):
+        raise ValueError("sensitivities must be finite and not negative")
+    if not (np.all(chances >= 0) and abs(math.fsum(chances) - 1) <= 1e-9):
+        raise ValueError("sampling_probs must be probabilities adding to 1")
+    with np.errstate(over="ignore"):
+        scaled = given[chances > 0] / std
+    distinct, which = np.unique(scaled, return_inverse=True)
+    weights = np.bincount(which, chances[chances > 0]).astype(np.float64)
+    within = distinct <= LARGEST_SHIFT
+    distinct, kept = rounded_up(distinct[within], weights[within], MOST_SHIFTS)
+    infinity = float(weights[~within].sum())
+    return GaussianMixture(tuple(distinct.tolist()), tuple(kept.tolist()), infinity)
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from sparsedp.accounting.pairs import Array, Pair
+from sparsedp.accounting.pairs import Array, Pair, Unresolved
 
+_TINY = 1e-290
 _LOG_TILTS = np.log(10.0) * np.linspace(-4, 12, 49)
 
 
@@ -147,13 +148,19 @@ class Sketch:
 
 
 def _part(pair: Pair, count: int, tail: float, reverse: bool) -> Part:
-    p, q = pair.cells(pair.sketch(tail))
-    both = (p > 1e-290) & (q > 1e-290)
-    p, q = p[both], q[both]
-    losses = np.log(p) - np.log(q)
+    edges = pair.sketch(tail)
+    p, q = pair.cells(edges)
+    both = (p > _TINY) & (q > _TINY)
+    # Where P and Q are so far apart that a mass underflows, the cell itself tells the loss.
+    losses = np.concatenate([edges[:1], (edges[:-1] + edges[1:]) / 2, edges[-1:]])
+    losses[both] = np.log(p[both]) - np.log(q[both])
     if reverse:
-        p, losses = q[::-1], -losses[::-1]
-    return Part(losses, np.log(p), count)
+        p, losses, both = q[::-1], -losses[::-1], both[::-1]
+    kept = p > _TINY
+    kept[[0, -1]] = both[[0, -1]]
+    if not kept.any():
+        raise Unresolved
+    return Part(losses[kept], np.log(p[kept]), count)
 
 
 def _minimum(objective: Callable[[float], float]) -> tuple[float, float]:

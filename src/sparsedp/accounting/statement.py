@@ -32,9 +32,10 @@ class PrivacyStatement:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if check_number("epsilon", self.epsilon) < 0:
+        object.__setattr__(self, "epsilon", check_number("epsilon", self.epsilon))
+        if self.epsilon < 0:
             raise ValueError(f"epsilon must not be negative, got {self.epsilon}")
-        check_probability("delta", self.delta)
+        object.__setattr__(self, "delta", check_probability("delta", self.delta))
         if self.adjacency not in _ADJACENCIES:
             raise ValueError(f"adjacency must be one of {', '.join(_ADJACENCIES)}, got {self.adjacency!r}")
         for name in ("unit", "released"):

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 from scipy import fft
 
-from sparsedp.accounting.pairs import Array
+from sparsedp.accounting.pairs import Array, Unresolved
 
 MAX_POINTS = 1 << 21
 """No grid is longer than this."""
@@ -25,7 +25,7 @@ _LARGE = 300.0
 _LOG_NOTHING = -60.0
 
 
-class GridTooLarge(Exception):
+class GridTooLarge(Unresolved):
     """A composition would need more than `MAX_POINTS` grid points."""
 
 
@@ -86,6 +86,8 @@ class TiltedLoss:
         if factor == 1:
             return self
         wide = self.step * factor
+        if abs(self.tilt) * wide > _LARGE:
+            raise Unresolved
         start = self.first // factor
         offset = self.first - start * factor
         blocks = -(-(offset + len(self.weights)) // factor)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 import numpy as np
+from numpy.typing import NDArray
 from scipy.stats import binom
 
 from sparsedp.accounting.events import MixtureOfGaussiansDpEvent
@@ -10,6 +13,8 @@ from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE, PrivacyStatement
 from sparsedp.accounting.validation import check_count, check_positive, check_rate
 
 _NEGLIGIBLE = 1e-30
+_MOST_ROWS = 10**9
+_MOST_COUNTS = 500
 
 
 def user_step_event(
@@ -20,21 +25,34 @@ def user_step_event(
     Guarantee: add-or-remove-one *user*; releases the noisy sum of clipped examples (noise multiplier with
     respect to one example). Proof: of the user's rows Binomial(rows, rate) are in the batch, each moves the
     sum by at most the clipping norm, so the pair is dominated by a mixture of Gaussians with those shifts
-    (Choquette-Choo et al. 2023, corollary 4.7); fewer rows shift less. Counts so rare that they do not
-    matter are taken for the largest one.
+    (Choquette-Choo et al. 2023, corollary 4.7); more rows shift more. Counts so rare that they do not matter
+    are taken for a larger one: the rare low ones for the first that is not rare, the rare high ones for all
+    rows. So is every count where more than 500 remain, for one at most 0.05 standard deviations above it.
     """
     sigma = check_positive("noise_multiplier", noise_multiplier)
     rate = check_rate("sampling_rate", sampling_rate)
-    rows = check_count("rows_per_user", rows_per_user)
-    counts = np.arange(rows + 1)
-    counts = counts[: 1 + int(np.argmax(binom.sf(counts, rows, rate) < _NEGLIGIBLE))]
-    probabilities = binom.pmf(counts, rows, rate)
-    if counts[-1] < rows:
-        probabilities = np.append(probabilities, binom.sf(counts[-1], rows, rate))
-        counts = np.append(counts, rows)
+    rows = check_count("rows_per_user", rows_per_user, maximum=_MOST_ROWS)
+    counts, probabilities = _sampled_counts(rows, rate)
     return MixtureOfGaussiansDpEvent(
         sigma, tuple(counts.astype(float).tolist()), tuple((probabilities / probabilities.sum()).tolist())
     )
+
+
+def _sampled_counts(rows: int, rate: float) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """How many of a user's rows are in a batch, rounded up: ascending counts, and their probabilities."""
+    law = binom(rows, rate)
+    lowest = bisect_left(range(rows), True, key=lambda count: law.cdf(count) >= _NEGLIGIBLE)
+    highest = bisect_left(range(rows), True, key=lambda count: law.sf(count) < _NEGLIGIBLE)
+    if highest - lowest < _MOST_COUNTS:
+        stops = np.arange(lowest, highest + 1)
+    else:
+        stops = np.unique(np.linspace(lowest, highest, _MOST_COUNTS).astype(np.int64))
+    if stops[-1] < rows:
+        stops = np.append(stops, rows)
+    # The probability of the counts above one stop and up to the next, from the nearer tail.
+    below = np.diff(law.cdf(stops), prepend=0.0)
+    above = -np.diff(law.sf(stops), prepend=1.0)
+    return stops, np.where(stops <= rows * rate, below, above)
 
 
 def user_unit(rows_per_user: int) -> str:

@@ -60,6 +60,7 @@ def _statement(
 ) -> PrivacyStatement:
     from sparsedp.accounting.calibration import epsilon_of
     from sparsedp.accounting.events import GaussianDpEvent, PoissonSampledDpEvent
+    from sparsedp.accounting.pairs import LARGEST_LOSS
     from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE, PrivacyStatement
     from sparsedp.accounting.users import user_statement, user_step_event
     from sparsedp.accounting.validation import check_count, check_delta, check_positive
@@ -67,6 +68,8 @@ def _statement(
     if noise_multiplier is None:
         raise ValueError("noise_multiplier is missing: give --noise-multiplier, or --ledger")
     sigma = check_positive("noise_multiplier", noise_multiplier)
+    if examples is not None:
+        examples = check_count("examples", examples)
     rate = _sampling_rate(sampling_rate, examples, batch)
     taken = _steps(steps, epochs, rate)
     if delta is None:
@@ -75,11 +78,21 @@ def _statement(
         delta = 1 / (10 * examples)
     delta = check_delta(delta)
     released = f"the model after each of {taken} steps on Poisson batches"
-    if check_count("rows_per_user", rows_per_user) > 1:
-        spent = epsilon_of([(user_step_event(sigma, rate, rows_per_user), taken)], delta)
+    for_users = check_count("rows_per_user", rows_per_user) > 1
+    step = (
+        user_step_event(sigma, rate, rows_per_user)
+        if for_users
+        else PoissonSampledDpEvent(rate, GaussianDpEvent(sigma))
+    )
+    spent = epsilon_of([(step, taken)], delta)
+    if math.isinf(spent):
+        raise ValueError(
+            f"noise_multiplier of {sigma:g} protects nothing in {taken} steps: epsilon is above {LARGEST_LOSS:g}"
+        )
+    if for_users:
         return user_statement(spent, delta, rows_per_user, released)
     return PrivacyStatement(
-        epsilon=epsilon_of([(PoissonSampledDpEvent(rate, GaussianDpEvent(sigma)), taken)], delta),
+        epsilon=spent,
         delta=delta,
         adjacency=ADD_OR_REMOVE_ONE,
         unit="example",
@@ -96,35 +109,43 @@ def _sampling_rate(rate: float | None, examples: float | None, batch: float | No
         return check_rate("sampling_rate", rate)
     if examples is None or batch is None:
         raise ValueError("sampling_rate is missing: give --sampling-rate, or --examples and --batch")
-    examples, batch = check_count("examples", examples), check_count("batch", batch)
+    batch = check_count("batch", batch)
     if batch > examples:
         raise ValueError(f"batch must be at most examples ({examples}), got {batch}: a sampling rate above 1")
     return batch / examples
 
 
 def _steps(steps: float | None, epochs: float | None, rate: float) -> int:
-    from sparsedp.accounting.validation import check_count, check_positive
+    from sparsedp.accounting.validation import MOST_RELEASES, check_positive, check_releases
 
     if steps is not None and epochs is not None:
         raise ValueError("steps and epochs exclude each other: an epoch is 1 / sampling rate steps")
     if steps is not None:
-        return check_count("steps", steps)
+        return check_releases("steps", steps, minimum=1)
     if epochs is None:
         raise ValueError("steps is missing: give --steps or --epochs")
-    return math.ceil(check_positive("epochs", epochs) / rate)
+    taken = check_positive("epochs", epochs) / rate
+    if taken > MOST_RELEASES:
+        raise ValueError(f"epochs of {epochs:g} are too many: more than {MOST_RELEASES:g} steps")
+    return math.ceil(taken)
 
 
 def _show_ledger(path: Path, delta: float | None, as_json: bool) -> None:
     from sparsedp.accounting.ledger import Ledger
 
+    if path.exists() and not path.is_file():
+        raise ValueError(f"ledger: {path} is not a regular file")
     ledger = Ledger.read(path)
     statement = ledger.statement(delta)
     events = ledger.events()
     if as_json:
         from sparsedp.accounting.ledger_events import event_to_json
 
+        said = statement.to_dict()
+        if math.isinf(statement.epsilon):  # JSON has no infinity
+            said["epsilon"] = "inf"
         spent = {
-            "statement": statement.to_dict(),
+            "statement": said,
             "ledger": str(path),
             "budget": dict(zip(("epsilon", "delta"), ledger.budget, strict=True)) if ledger.budget else None,
             "runs": [asdict(run) for run in ledger.runs],
