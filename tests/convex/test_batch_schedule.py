@@ -149,8 +149,17 @@ def test_a_part_and_another_order_cost_no_more() -> None:
     shuffled = schedule.shuffled(NoiseSource(1).sampling)
     assert sorted(shuffled.levels) == sorted(schedule.levels)
     assert not np.array_equal(shuffled.levels, schedule.levels)
-    for other in (schedule.shortened(3), shuffled, copy.deepcopy(schedule), pickle.loads(pickle.dumps(schedule))):
-        assert (other.size, other.noise, other.adjacency) == (schedule.size, schedule.noise, schedule.adjacency)
+    for other in (
+        schedule.shortened(3),
+        shuffled,
+        copy.deepcopy(schedule),
+        pickle.loads(pickle.dumps(schedule)),
+    ):
+        assert (other.size, other.noise, other.adjacency) == (
+            schedule.size,
+            schedule.noise,
+            schedule.adjacency,
+        )
         assert (other.epsilon, other.delta) == (schedule.epsilon, schedule.delta)
     with pytest.raises(ValueError, match="steps must"):
         schedule.shortened(0)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from sparsedp.convex import risk as risk_module
 from sparsedp.convex import FunctionRisk, LinearRisk, LogisticLoss, Regularity, SoftmaxLoss
+from sparsedp.convex import risk as risk_module
 from sparsedp.convex.clip import clip_rows
 
 
@@ -109,10 +109,22 @@ def test_functions_are_checked():
         (lambda: Regularity(1.0, 1.0, 1.0, 0.01), "smoothness_l1 must be at least smoothness = 1"),
         (lambda: Regularity(1.0, 1.0, -1.0, -1.0), "smoothness must be positive"),
         (lambda: Regularity(1.0, 1.0, radius=0.0), "radius must be positive"),
-        (lambda: LinearRisk(np.ones((2, 2)), np.ones(2), LogisticLoss(), 1.0, 0.5), "row_l1 must be at least row_l2"),
-        (lambda: LinearRisk(np.ones((2, 2)), np.ones(2), LogisticLoss(), -1.0, 1.0), "row_l2 must be positive"),
-        (lambda: LinearRisk(np.ones((2, 2)), np.ones(3), LogisticLoss(), 2.0, 2.0), "targets must be one per row"),
-        (lambda: LinearRisk(np.ones((2, 2)), np.array([1.0, 30.0]), LogisticLoss(), 2.0, 2.0), "exactly -1 or 1"),
+        (
+            lambda: LinearRisk(np.ones((2, 2)), np.ones(2), LogisticLoss(), 1.0, 0.5),
+            "row_l1 must be at least row_l2",
+        ),
+        (
+            lambda: LinearRisk(np.ones((2, 2)), np.ones(2), LogisticLoss(), -1.0, 1.0),
+            "row_l2 must be positive",
+        ),
+        (
+            lambda: LinearRisk(np.ones((2, 2)), np.ones(3), LogisticLoss(), 2.0, 2.0),
+            "targets must be one per row",
+        ),
+        (
+            lambda: LinearRisk(np.ones((2, 2)), np.array([1.0, 30.0]), LogisticLoss(), 2.0, 2.0),
+            "exactly -1 or 1",
+        ),
     ],
 )
 def test_bad_regularity(make, message):

@@ -142,7 +142,13 @@ def floor_of(risk, tolerance):
             return lam
 
 
-LOSSES = [LogisticLoss(0.5), LogisticLoss(1.0), SmoothedHingeLoss(0.5), SmoothedHingeLoss(0.02), SoftmaxLoss(3)]
+LOSSES = [
+    LogisticLoss(0.5),
+    LogisticLoss(1.0),
+    SmoothedHingeLoss(0.5),
+    SmoothedHingeLoss(0.02),
+    SoftmaxLoss(3),
+]
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=repr)
@@ -191,7 +197,9 @@ def test_what_is_refused_does_not_depend_on_data():
     with pytest.raises(ValueError, match="regularity must state a smoothness"):
         output_perturbation(FunctionRisk(seen, 100, 5, Regularity(1.0, 1.0)), epsilon=1.0, lam=1.0)
     with pytest.raises(ValueError, match="too large for float64"):
-        output_perturbation(FunctionRisk(seen, 10**12, 5, Regularity(1.0, 1.0, 1.0, 1.0)), epsilon=1.0, lam=1.0)
+        output_perturbation(
+            FunctionRisk(seen, 10**12, 5, Regularity(1.0, 1.0, 1.0, 1.0)), epsilon=1.0, lam=1.0
+        )
 
 
 def test_old_failures_depended_on_data(monkeypatch):
@@ -211,7 +219,9 @@ def test_rounding_stays_within_its_bound():
     """A gradient in float64 beside one in long double, on equal entries, whose sums round the same way each time."""
     n, d = 3000, 400
     rows = np.full((n, d), 1 / math.sqrt(d) - 1e-9)
-    risk = LinearRisk(sparse.csr_array(rows), np.where(np.arange(n) % 3 == 0, -1.0, 1.0), LogisticLoss(1.0), 1.0, 20.0)
+    risk = LinearRisk(
+        sparse.csr_array(rows), np.where(np.arange(n) % 3 == 0, -1.0, 1.0), LogisticLoss(1.0), 1.0, 20.0
+    )
     lam = 1e-3
     problem = solver._PublicProblem(risk, lam, Everywhere(), 0.0)
     for size in (0.1, 1.0 / lam):

@@ -157,9 +157,14 @@ def test_a_table_with_max_norm_writes_the_data_into_x() -> None:
 @pytest.mark.parametrize("make", [nn.Embedding, nn.EmbeddingBag])
 @pytest.mark.parametrize(
     ("option", "message"),
-    [({"max_norm": 1.0}, "max_norm must be None"), ({"scale_grad_by_freq": True}, "scale_grad_by_freq must be False")],
+    [
+        ({"max_norm": 1.0}, "max_norm must be None"),
+        ({"scale_grad_by_freq": True}, "scale_grad_by_freq must be False"),
+    ],
 )
-def test_tables_that_write_or_count_are_refused(make: type[nn.Module], option: dict[str, object], message: str) -> None:
+def test_tables_that_write_or_count_are_refused(
+    make: type[nn.Module], option: dict[str, object], message: str
+) -> None:
     module = nn.Sequential(make(6, 2, **option))
     with pytest.raises(ValueError, match=f"{message}, but '0'"):
         TorchLoss(module, criterion, torch.tensor([[0]]), torch.tensor([1.0]))

@@ -274,7 +274,9 @@ class SoftmaxLoss:
     def check_targets(self, targets: Floats) -> None:
         """Whole numbers 0 .. classes - 1."""
         if not ((targets >= 0) & (targets < self.classes) & (targets == np.floor(targets))).all():
-            raise ValueError(f"targets must be whole numbers from 0 to {self.classes - 1}: number the classes")
+            raise ValueError(
+                f"targets must be whole numbers from 0 to {self.classes - 1}: number the classes"
+            )
 
     def value(self, margins: Floats, targets: Floats) -> Floats:
         """One loss an example."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.sparse.linalg import LinearOperator, cg
 
-from sparsedp.convex.domains import Domain, Everywhere, euclidean_nearest, largest_norm
+from sparsedp.convex.domains import Domain, euclidean_nearest, largest_norm
 from sparsedp.convex.risk import MOST_ENTRIES, SUM_BLOCK, EmpiricalRisk
 from sparsedp.mechanisms.histogram import Floats
 
