@@ -1,24 +1,34 @@
+import copy
 import pickle
 import warnings
 
+import joblib
 import numpy as np
 import pytest
 from scipy import sparse
 from sklearn.base import clone
-from sklearn.feature_extraction.text import HashingVectorizer
+from sklearn.compose import ColumnTransformer
+from sklearn.decomposition import TruncatedSVD
+from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
+from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import GridSearchCV, cross_val_score
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import Normalizer
+from sklearn.pipeline import FeatureUnion, make_pipeline
+from sklearn.preprocessing import FunctionTransformer, MaxAbsScaler, Normalizer, StandardScaler
+from sklearn.random_projection import SparseRandomProjection
 from sklearn.utils.estimator_checks import check_estimator
 
 from sparsedp.convex import (
     Ball,
     CompositionWarning,
+    DataDependentWarning,
+    FitDiagnostics,
     PrivateLinearSVC,
     PrivateLogisticRegression,
     PrivateRidge,
     Simplex,
 )
+
+pytestmark = pytest.mark.filterwarnings("ignore:classes was not given")
 
 ESTIMATORS = [PrivateLogisticRegression, PrivateLinearSVC, PrivateRidge]
 
@@ -53,6 +63,7 @@ def sparse_problem(n=600, d=400, classes=2, seed=0):
 def quiet(estimator, *data):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CompositionWarning)
+        warnings.simplefilter("ignore", DataDependentWarning)
         return estimator.fit(*data)
 
 
@@ -204,7 +215,7 @@ def test_cross_validation_warns_that_fits_add_up():
 
 def test_one_fit_does_not_warn_and_a_second_does():
     rows, y = sparse_problem(n=100)
-    model = PrivateLogisticRegression()
+    model = PrivateLogisticRegression(classes=[0, 1])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.fit(rows, y)
@@ -212,6 +223,45 @@ def test_one_fit_does_not_warn_and_a_second_does():
         model.fit(rows, y)
     with pytest.warns(CompositionWarning):
         clone(model).fit(rows, y)
+    with pytest.warns(CompositionWarning, match="4 private fits"):
+        copy.deepcopy(model).fit(rows, y)
+
+
+def fit_elsewhere(pickled, rows, y):
+    """What a job in another process does: its warnings are not seen here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return pickle.loads(pickled).fit(rows, y).score(rows, y)
+
+
+def test_fits_in_other_processes_are_counted_where_they_are_sent():
+    """As joblib does it: clones go out pickled and unfitted, and only scores come back."""
+    rows, y = sparse_problem(n=60, d=40)
+    model = make_pipeline(Normalizer(), PrivateLogisticRegression(classes=[0, 1]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        first = pickle.dumps(clone(model))
+        copy.deepcopy(model)
+    with pytest.warns(CompositionWarning, match="sent to other processes for, or made, 2 private fits"):
+        second = pickle.dumps(clone(model))
+    assert fit_elsewhere(first, rows, y) <= 1.0
+    with pytest.warns(CompositionWarning, match="have now made 2 private fits"):
+        pickle.loads(second).fit(rows, y)
+    with pytest.warns(CompositionWarning, match="have now made 3 private fits"):
+        clone(model).fit(rows, y)
+    fitted = PrivateLogisticRegression(classes=[0, 1]).fit(rows, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pickle.dumps(fitted)
+        pickle.dumps(fitted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["loky", "multiprocessing", "threading"])
+def test_cross_validation_in_two_processes_warns(backend):
+    rows, y = sparse_problem(n=200)
+    with joblib.parallel_backend(backend), pytest.warns(CompositionWarning, match="[23] private fits"):
+        cross_val_score(PrivateLogisticRegression(classes=[0, 1]), rows, y, cv=3, n_jobs=2)
 
 
 @pytest.mark.parametrize("make", ESTIMATORS)
@@ -271,13 +321,119 @@ def test_bad_data():
     rows, y = sparse_problem(n=60, d=40)
     with pytest.raises(ValueError, match="at least two classes, got one class"):
         PrivateLogisticRegression().fit(rows, np.zeros(60))
-    spoiled = rows.toarray()
-    spoiled[3, 3] = np.nan
-    with pytest.raises(ValueError, match="NaN"):
-        PrivateLogisticRegression().fit(spoiled, y)
     with pytest.raises(ValueError, match="0 sample"):
         PrivateLogisticRegression().fit(np.zeros((0, 40)), np.zeros(0))
+    with pytest.raises(ValueError, match="requires y to be passed"):
+        PrivateLogisticRegression().fit(rows, None)
     with pytest.raises(ValueError, match="target_bound must be positive"):
         PrivateRidge(target_bound=0.0).fit(rows, y)
     with pytest.raises(ValueError, match="radius must be finite"):
         PrivateRidge(radius=np.inf).fit(rows, y)
+    with pytest.raises(ValueError, match="y must hold finite targets"):
+        PrivateRidge().fit(rows, np.full(60, np.nan))
+    with pytest.raises(ValueError, match="classes must hold at least two"):
+        PrivateLogisticRegression(classes=[1]).fit(rows, y)
+    with pytest.raises(ValueError, match="classes must be of the kind of y"):
+        PrivateLogisticRegression(classes=["no", "yes"]).fit(rows, y)
+
+
+@pytest.mark.parametrize("make", [PrivateLogisticRegression, PrivateLinearSVC])
+def test_the_class_set_is_a_parameter(make):
+    """One row with a label of its own: it must not show in the shape of what is released, nor be refused."""
+    rows, y = sparse_problem(n=200, d=40)
+    strange = y.copy()
+    strange[7] = 5
+    with pytest.warns(DataDependentWarning, match="classes was not given"):
+        open_set = make(seed=0).fit(rows, strange)
+    assert open_set.classes_.tolist() == [0, 1, 5]  # the old form, and what it gives away
+    assert "not covered: the set of labels was read from the data" in open_set.statement_.notes
+    with pytest.warns(UserWarning, match="1 labels are not in classes"):
+        model = make(classes=[1, 0], seed=0).fit(rows, strange)
+    assert model.classes_.tolist() == [0, 1]
+    assert model.coef_.shape == (1, 40)
+    assert model.diagnostics_.unknown_labels == 1
+    assert "the set of labels was given as classes and is public" in model.statement_.notes
+    emptied = rows.toarray()
+    emptied[7] = np.nan
+    same = quiet(make(classes=[0, 1], seed=0), emptied, y)
+    assert np.array_equal(same.coef_, model.coef_)
+    wider = quiet(make(classes=[0, 1, 5], seed=0), rows, y)
+    assert wider.classes_.tolist() == [0, 1, 5]
+    assert wider.coef_.shape == (3, 40)
+    words = quiet(make(classes=["no", "yes"], seed=0), rows, np.array(["no", "yes"])[y])
+    assert set(words.predict(rows)) <= {"no", "yes"}
+
+
+@pytest.mark.parametrize("make", ESTIMATORS)
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
+def test_a_row_that_is_not_finite_counts_as_an_empty_one(make, form):
+    """Its gradient is zero, that of the intercept included: the fit is that of any other row made empty."""
+    rows, y = sparse_problem(n=120, d=30)
+    rows = rows.toarray()
+    models = []
+    for value in (np.nan, np.inf, -np.inf):
+        spoiled = rows.copy()
+        spoiled[3, 3] = value
+        models.append(quiet(make(seed=0), form(spoiled), y))
+    assert all(np.array_equal(model.coef_, models[0].coef_) for model in models)
+    assert np.isfinite(models[0].coef_).all()
+    assert models[0].diagnostics_ == FitDiagnostics(clipped_rows=110, broken_rows=1)
+    assert not np.array_equal(quiet(make(seed=0), form(rows), y).coef_, models[0].coef_)
+    spoiled[3, 3] = np.nan
+    assert np.isfinite(models[0].predict(form(spoiled))).all()
+
+
+def test_a_target_that_is_not_finite_counts_as_an_empty_example():
+    rows, y = sparse_problem(n=120, d=30)
+    spoiled = y.astype(float)
+    spoiled[3] = np.nan
+    model = PrivateRidge(seed=0).fit(rows, spoiled)
+    emptied = rows.toarray()
+    emptied[3] = np.nan
+    assert np.array_equal(model.coef_, PrivateRidge(seed=0).fit(emptied, y).coef_)
+    assert model.diagnostics_.broken_rows == 1
+
+
+@pytest.mark.parametrize(
+    ("steps", "learning"),
+    [
+        ([StandardScaler(with_mean=False)], "StandardScaler"),
+        ([MaxAbsScaler(), Normalizer()], "MaxAbsScaler"),
+        ([TfidfTransformer()], "TfidfTransformer"),
+        ([make_pipeline(Normalizer(), TruncatedSVD(5))], "TruncatedSVD"),
+        ([FeatureUnion([("a", MaxAbsScaler()), ("b", Normalizer())])], "MaxAbsScaler"),
+        ([ColumnTransformer([("a", MaxAbsScaler(), [0, 1]), ("b", "passthrough", [2])])], "MaxAbsScaler"),
+    ],
+    ids=repr,
+)
+def test_preprocessing_that_learns_is_warned_about(steps, learning):
+    rows, y = sparse_problem(n=100, d=40)
+    model = make_pipeline(*steps, PrivateLogisticRegression(classes=[0, 1]))
+    with pytest.warns(
+        DataDependentWarning, match=f"{learning} before PrivateLogisticRegression learns from the data"
+    ):
+        model.fit(rows.tocsr(), y)
+    assert f"not covered: what {learning} learnt from the data before" in model[-1].statement_.notes
+    outer = make_pipeline(Normalizer(), make_pipeline(*steps, PrivateRidge()))
+    with pytest.warns(DataDependentWarning, match=f"{learning} before PrivateRidge"):
+        outer.fit(rows.tocsr(), y)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [Normalizer(), FunctionTransformer()],
+        ["passthrough"],
+        [TfidfTransformer(use_idf=False)],
+        [FrozenEstimator(MaxAbsScaler().fit(np.ones((3, 40))))],
+        [SparseRandomProjection(n_components=10)],
+    ],
+    ids=repr,
+)
+def test_preprocessing_that_learns_nothing_is_not(steps):
+    rows, y = sparse_problem(n=100, d=40)
+    model = make_pipeline(*steps, PrivateLogisticRegression(classes=[0, 1]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.fit(rows.tocsr(), y)
+    assert not any("not covered" in note for note in model[-1].statement_.notes)

@@ -12,6 +12,8 @@ from sparsedp.convex import PrivateLogisticRegression
 
 ADULT = Path(__file__).parents[2].parent / "shared" / "data" / "adult"
 
+pytestmark = pytest.mark.filterwarnings("ignore:classes was not given")
+
 
 def problem(n=5000, d=5, classes=2, seed=0):
     generator = np.random.default_rng(seed)

@@ -148,7 +148,7 @@ def test_bad_parameters(make, message):
 def test_each_loss_knows_its_targets(loss, good, bad):
     loss.check_targets(np.array([*good, loss.empty_target]))
     for target in bad:
-        with pytest.raises(ValueError, match="^targets must"):
+        with pytest.raises(ValueError, match=r"^targets must"):
             loss.check_targets(np.array([*good, target]))
 
 

@@ -107,7 +107,7 @@ def test_a_squared_loss_without_a_domain_is_refused():
     assert moved_by_one_example(squared_pair(0.1), lam) > 7.0
     for risk in squared_pair(0.1):
         for domain in (None, Everywhere(), Ball(10.0), Box(-1.0, 1.0)):
-            with pytest.raises(ValueError, match="domain must lie within the ball of radius 0.1"):
+            with pytest.raises(ValueError, match=r"domain must lie within the ball of radius 0\.1"):
                 output_perturbation(risk, epsilon=1.0, lam=lam, domain=domain)
     for radius in (0.1, 2.0, 40.0):
         pair = squared_pair(radius)

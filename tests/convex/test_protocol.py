@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from sparsedp.convex.gradient_sums import clipped_rows
 from sparsedp.convex.losses import LogisticLoss, SmoothedHingeLoss, SoftmaxLoss
 from sparsedp.convex.protocol import LinearModelLoss, Link, check_start
 
@@ -51,3 +52,14 @@ def test_bad_input() -> None:
         check_start(np.full(12, math.nan), loss)
     assert check_start([0] * 12, loss).dtype == np.float64
     assert check_start(np.zeros(12, dtype=np.float32), loss).dtype == np.float32
+
+
+def test_targets_are_checked_and_examples_that_are_not_finite_have_no_gradient() -> None:
+    features = sparse.csr_array(np.array([[1.0, 2.0], [math.nan, 1.0], [3.0, 0.0]]))
+    loss = LinearModelLoss(features, np.array([1.0, 0.0, math.nan]), SoftmaxLoss(3), outputs=3)
+    gradients = clipped_rows(loss.gradient_rows(np.zeros(6), np.arange(3)), 10.0).toarray()
+    assert np.abs(gradients[0]).sum() > 0.0
+    assert not gradients[1:].any()
+    for link, targets in ((LogisticLoss(), [0.0, 1.0, 1.0]), (SoftmaxLoss(3), [0.0, 1.0, 3.0])):
+        with pytest.raises(ValueError, match=r"^targets must"):
+            LinearModelLoss(features, np.array(targets), link, outputs=link.outputs)

@@ -162,3 +162,10 @@ def test_losses_are_checked():
 def test_bad_parameters(changes, message):
     with pytest.raises(ValueError, match=message):
         SparseExponentialMechanism(**{**GOOD, **changes})
+
+
+def test_a_loss_range_that_the_data_break_is_refused():
+    """All examples alike: the mean spans as much as each of them, three times what was promised."""
+    mechanism = SparseExponentialMechanism(**{**GOOD, "loss_range": 0.1, "tau": 0.5})
+    with pytest.raises(ValueError, match="loss_range must bound"):
+        mechanism.draw(lambda points: 0.15 * points.sum(axis=1), 10)

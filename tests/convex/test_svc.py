@@ -4,6 +4,8 @@ from sklearn.svm import LinearSVC
 
 from sparsedp.convex import PrivateLinearSVC
 
+pytestmark = pytest.mark.filterwarnings("ignore:classes was not given")
+
 
 def problem(classes, n=3000, seed=0):
     generator = np.random.default_rng(seed)

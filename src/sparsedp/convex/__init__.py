@@ -7,7 +7,7 @@ from sparsedp.convex import hard_instances, rates
 from sparsedp.convex.bias_reduced_sgd import BiasReducedSGD
 from sparsedp.convex.boosting import boost
 from sparsedp.convex.domains import Ball, Box, Everywhere, Simplex
-from sparsedp.convex.estimators import CompositionWarning
+from sparsedp.convex.estimators import CompositionWarning, DataDependentWarning, FitDiagnostics
 from sparsedp.convex.logistic import PrivateLogisticRegression
 from sparsedp.convex.losses import LogisticLoss, SmoothedHingeLoss, SoftmaxLoss, SquaredLoss
 from sparsedp.convex.mean import SparseMean, private_sparse_mean
@@ -27,7 +27,9 @@ __all__ = [
     "BiasReducedSGD",
     "Box",
     "CompositionWarning",
+    "DataDependentWarning",
     "Everywhere",
+    "FitDiagnostics",
     "FunctionRisk",
     "LinearRisk",
     "LogisticLoss",

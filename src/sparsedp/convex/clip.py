@@ -65,12 +65,16 @@ def zero_broken_rows(rows: Rows) -> tuple[Rows, NDArray[np.bool_]]:
     Such a row must neither spoil the others nor be refused: a refusal would tell that it is there.
     """
     if isinstance(rows, np.ndarray):
-        broken = ~np.isfinite(rows).all(axis=1)
+        broken: NDArray[np.bool_] = np.asarray(~np.isfinite(rows).all(axis=1))
         return (np.where(broken[:, None], 0.0, rows) if broken.any() else rows), broken
     broken = np.diff(np.append(0, np.cumsum(~np.isfinite(rows.data)))[rows.indptr]) > 0
     return (keep_rows(rows, ~broken) if broken.any() else rows), broken
 
 
+@overload
+def keep_rows(rows: sparse.csr_array, kept: NDArray[np.bool_]) -> sparse.csr_array: ...
+@overload
+def keep_rows(rows: Rows, kept: NDArray[np.bool_]) -> Rows: ...
 def keep_rows(rows: Rows, kept: NDArray[np.bool_]) -> Rows:
     """The rows with all but the ``kept`` ones made zero."""
     if isinstance(rows, np.ndarray):

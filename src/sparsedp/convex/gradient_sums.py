@@ -19,7 +19,8 @@ def clipped_rows(rows: sparse.csr_array, l2_bound: float) -> sparse.csr_array:
 
     Guarantee: each row of the result is a function of its own row alone, of norm at most `l2_bound`.
     """
-    return clip_rows(without_broken_rows(rows), l2=SAFE * l2_bound)
+    clipped: sparse.csr_array = clip_rows(without_broken_rows(rows), l2=SAFE * l2_bound)
+    return clipped
 
 
 def without_broken_rows(rows: sparse.csr_array) -> sparse.csr_array:
@@ -29,7 +30,8 @@ def without_broken_rows(rows: sparse.csr_array) -> sparse.csr_array:
     """
     own: sparse.csr_array = sparse.csr_array(rows).astype(np.float64, copy=True)
     own.sum_duplicates()
-    return zero_broken_rows(own)[0]
+    finite: sparse.csr_array = zero_broken_rows(own)[0]
+    return finite
 
 
 def row_sum(rows: sparse.csr_array, chosen: NDArray[np.bool_]) -> SparseVector:

@@ -21,6 +21,9 @@ class PrivateLogisticRegression(PrivateLinearClassifier):
     ----------
     epsilon : float, default=1.0
         The budget of one fit.
+    classes : array of labels or None, default=None
+        All labels that there may be: public, like epsilon. A row with another label counts as an empty one. ``None``
+        reads them from ``y``, which reveals a label that only one row has: a warning, and a note in ``statement_``.
     delta : float or None, default=None
         ``None`` means 1 / (10 n); 0 asks for pure DP.
     mechanism : {"auto", "output", "objective", "descent"}, default="auto"
@@ -62,9 +65,13 @@ class PrivateLogisticRegression(PrivateLinearClassifier):
         The regularisation used.
     noise_scale_ : float
         The scale of the noise on what was perturbed.
+    diagnostics_ : FitDiagnostics
+        How many rows were clipped, not finite or of an unknown label. NOT private.
 
     Guarantee: see the mechanism, in ``output_perturbation``, ``objective_perturbation``, ``noisy_descent``: unit
-    one row, released ``coef_`` and ``intercept_``. The set of labels and the shape of X are taken as public.
+    one row, released ``coef_`` and ``intercept_``. The set of labels and the shape of X are public. A row with a
+    NaN or an infinity counts as an empty one. What earlier steps of a pipeline learn from the data (scalers,
+    TF-IDF) is not covered: it is warned about.
     For more than two classes all margins have one joint loss with gradients of norm sqrt(2) |x|, so noise does
     not grow with the number of classes and epsilon is not split.
     """
@@ -75,6 +82,7 @@ class PrivateLogisticRegression(PrivateLinearClassifier):
         self,
         epsilon: float = 1.0,
         *,
+        classes: ArrayLike | None = None,
         delta: float | None = None,
         mechanism: Mechanism = "auto",
         adjacency: str = REPLACE_ONE,

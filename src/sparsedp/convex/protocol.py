@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
 
 from sparsedp.accounting.validation import check_count
+from sparsedp.convex.clip import keep_rows
 from sparsedp.mechanisms.histogram import Floats, Ints
 
 
@@ -22,6 +23,20 @@ class Link(Protocol):
 
     def slopes(self, margins: Floats, targets: Floats) -> Floats:
         """The derivatives in the margins, of their shape."""
+        ...
+
+
+@runtime_checkable
+class CheckedLink(Protocol):
+    """A link that knows which targets it is made for."""
+
+    @property
+    def empty_target(self) -> float:
+        """One of them, for examples that count as zero."""
+        ...
+
+    def check_targets(self, targets: Floats) -> None:
+        """Refuse other targets."""
         ...
 
 
@@ -51,7 +66,8 @@ class SparseLoss(Protocol):
 class LinearModelLoss:
     """The loss `link(a W, y)` of a linear model, x = W as one vector: its gradient is as sparse as the features a.
 
-    `outputs` is how many columns W has: 1, or one a class.
+    `outputs` is how many columns W has: 1, or one a class. An example whose target is not finite counts as one
+    without features; other targets are checked by a link that knows its own.
     """
 
     features: sparse.csr_array
@@ -65,6 +81,11 @@ class LinearModelLoss:
         targets = np.asarray(self.targets, dtype=np.float64)
         if targets.shape != (self.size,):
             raise ValueError(f"targets must be one per example, got {targets.shape} for {self.size} examples")
+        known = np.isfinite(targets)
+        object.__setattr__(self, "features", keep_rows(self.features, known))
+        if isinstance(self.link, CheckedLink):
+            self.link.check_targets(targets[known])
+            targets = np.where(known, targets, self.link.empty_target)
         object.__setattr__(self, "targets", targets)
 
     @property

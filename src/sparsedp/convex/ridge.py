@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
-from sklearn.utils.validation import validate_data
 
 from sparsedp.accounting.statement import REPLACE_ONE
 from sparsedp.accounting.validation import check_positive
-from sparsedp.convex.clip import as_rows
+from sparsedp.convex.clip import check_bound
 from sparsedp.convex.domains import Ball
 from sparsedp.convex.estimators import Mechanism, PrivateLinearModel
 from sparsedp.convex.losses import SquaredLoss
@@ -69,14 +69,20 @@ class PrivateRidge(RegressorMixin, PrivateLinearModel):  # type: ignore[misc]
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Fit to the rows of ``X`` (dense or CSR, never densified) and the targets ``y``."""
-        checked, targets = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, y_numeric=True)
+        rows, targets = self._check_data(X, y)
         bound = check_positive("target_bound", self.target_bound)
         radius = check_positive("radius", self.radius)
-        data_norm = check_positive("data_norm", self.data_norm)
+        data_norm = check_bound("data_norm", self.data_norm)
         constant = check_positive("intercept_scaling", self.intercept_scaling) if self.fit_intercept else 0.0
-        reach = radius * math.hypot(data_norm, constant) + bound
-        clipped = np.clip(np.asarray(targets, dtype=np.float64), -bound, bound)
-        self._fit_linear(as_rows(checked), clipped, SquaredLoss(reach), domain=Ball(radius), slope_clip=None)
+        numbers = np.asarray(targets, dtype=np.float64)
+        known = np.isfinite(numbers)
+        if not known.any():
+            raise ValueError("y must hold finite targets, got NaN or infinities only")
+        loss = SquaredLoss(radius * math.hypot(data_norm, constant), bound)
+        clipped = np.clip(np.where(known, numbers, 0.0), -bound, bound)
+        self._fit_linear(rows, clipped, known, loss, domain=Ball(radius), slope_clip=None)
+        broken = self.diagnostics_.broken_rows + int((~known).sum())
+        self.diagnostics_ = replace(self.diagnostics_, broken_rows=broken)
         self.coef_, self.intercept_ = self.coef_[0], self.intercept_[0]
         return self
 

@@ -125,6 +125,11 @@ class SparseExponentialMechanism:
             raise ValueError(
                 f"losses must return one finite number for each of {net.shape[0]} points, got {values.shape}"
             )
+        if float(values.max() - values.min()) > self.range * (1 + 1e-9):
+            raise ValueError(
+                f"loss_range must bound the range of every example's loss, but the mean of {n} alone spans more than "
+                f"{self.range:.4g}: the promise that epsilon rests on is broken"
+            )
         # Weights exp(eps score / (2 sensitivity)) with score = -n F_S and sensitivity B.
         chosen = exponential(-n * values, epsilon=self.epsilon, sensitivity=self.range, stream=source.noise)
         return SparseExponentialResult(

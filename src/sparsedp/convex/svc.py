@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from numpy.typing import ArrayLike
+
 from sparsedp.accounting.statement import REPLACE_ONE
 from sparsedp.convex.domains import Domain
 from sparsedp.convex.estimators import Mechanism, PrivateLinearClassifier
@@ -28,6 +30,7 @@ class PrivateLinearSVC(PrivateLinearClassifier):
         self,
         epsilon: float = 1.0,
         *,
+        classes: ArrayLike | None = None,
         delta: float | None = None,
         mechanism: Mechanism = "auto",
         adjacency: str = REPLACE_ONE,
