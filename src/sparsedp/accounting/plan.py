@@ -229,7 +229,7 @@ class _Run:
 
     @property
     def steps(self) -> int:
-        return math.ceil(self.epochs * self.examples / self.batch)
+        return math.ceil(self.epochs * math.ceil(self.examples / self.batch))
 
     def calibrate(self, *extra_events: DpEvent) -> float:
         return calibrate(

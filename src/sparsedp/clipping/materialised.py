@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
-from sparsedp.clipping.gradient import SUMMED_AT_ONCE, Summand
+from sparsedp.clipping.gradient import Summand
 from sparsedp.clipping.vectors import Vectors, wide
+from sparsedp.compiled import compiled
 
 
 class Materialised(Summand):
@@ -46,7 +49,13 @@ class Materialised(Summand):
 
     def _add_to(self, out: Tensor, weights: Tensor) -> None:
         flat = wide(self.values).reshape(self.batch_size, out.numel())
-        weights = weights.to(flat.dtype)
-        for start in range(0, self.batch_size, SUMMED_AT_ONCE):
-            some = slice(start, start + SUMMED_AT_ONCE)
-            out.view(-1).add_(torch.mv(flat[some].t(), weights[some]))
+        _add_weighted(out.view(-1).numpy(), flat.contiguous().numpy(), weights.numpy())
+
+
+@compiled
+def _add_weighted(out: NDArray[np.float64], values: NDArray[Any], weights: NDArray[Any]) -> None:
+    """Add ``sum_i weights[i] * values[i]``, in float64."""
+    for i in range(weights.size):
+        weight = np.float64(weights[i])
+        for n in range(out.size):
+            out[n] += weight * values[i, n]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -27,6 +27,10 @@ _MIXES = (
     "it, or what comes {where} it, mixes the examples of a batch. Their per-example gradients are not defined; compute "
     "each example from itself alone"
 )
+
+
+class _ForwardFailed(Exception):
+    """The model itself raised; it will do so again where the user sees it, or cannot be probed."""
 
 
 class _Output(NamedTuple):
@@ -66,15 +70,17 @@ class MixingProbe:
         """Probe one call of the model's ``forward``; raises ``UnsupportedModule``."""
         if not self._left or not examples or (examples == 1 and not self._single_left):
             return
-        call = (args, kwargs)
-        with _left_as_it_was(self._module):
-            if examples == 1:  # there is nothing to mix, but state to carry
-                self._single_left -= 1
-                with torch.no_grad():
-                    self._repeatable_trace(forward, call)
-                return
-            compared = self._probe_gradients(forward, call, examples)
-            compared += self._probe_subsets(forward, call, examples)
+        with _left_as_it_was(self._module), suppress(_ForwardFailed):
+            self._probe(forward, (args, kwargs), examples)
+
+    def _probe(self, forward: _Forward, call: _Arguments, examples: int) -> None:
+        if examples == 1:  # there is nothing to mix, but state to carry
+            self._single_left -= 1
+            with torch.no_grad():
+                self._repeatable_trace(forward, call)
+            return
+        compared = self._probe_gradients(forward, call, examples)
+        compared += self._probe_subsets(forward, call, examples)
         if compared:  # else nothing was finite, or nothing could be seen
             self._left -= 1
 
@@ -120,7 +126,7 @@ class MixingProbe:
                 return 0
             try:
                 alone = self._trace(forward, cut)
-            except Exception:  # the model takes no other batch than this one
+            except _ForwardFailed:  # the model takes no other batch than this one
                 return compared
             compared += self._compare(whole, alone, examples, chosen)
         return compared
@@ -168,7 +174,10 @@ class MixingProbe:
                     keep(name, layer, output)
 
                 stack.enter_context(module.register_forward_hook(hook, with_kwargs=True))
-            output = forward(*call[0], **call[1])
+            try:
+                output = forward(*call[0], **call[1])
+            except Exception as error:
+                raise _ForwardFailed from error
         found.extend(_Output("", self._module, leaf) for leaf in _floats(output))
         return _Trace(found, has_offsets)
 

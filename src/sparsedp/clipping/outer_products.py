@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sparsedp.clipping.gradient import CHUNK, DOUBT, SUMMED_AT_ONCE, Summand
 from sparsedp.clipping.materialised import Materialised
 from sparsedp.clipping.vectors import SAFE_NORMS, Vectors, wide
+from sparsedp.compiled import compiled
+
+F64 = NDArray[np.float64]
 
 MOST_POSITIONS = 1 << 12
 """How many positions of sequences are summed at once, if that is fewer examples than ``SUMMED_AT_ONCE``."""
@@ -79,17 +85,8 @@ class OuterProducts(Summand):
         length = a.shape[1:-1].numel()
         weights = weights.to(a.dtype).repeat_interleave(length).unsqueeze(1)
         a, g = a.reshape(-1, a.shape[-1]), g.reshape(-1, g.shape[-1])
-        matrix = out.view(g.shape[1], a.shape[1])
-        part = torch.empty(matrix.shape, dtype=a.dtype)
-        # Scale the narrower of the two.
-        scales_inputs = a.shape[1] <= g.shape[1]
         rows = max(1, min(SUMMED_AT_ONCE, MOST_POSITIONS // max(length, 1))) * length
-        for some in (slice(start, start + rows) for start in range(0, a.shape[0], max(rows, 1))):
-            if scales_inputs:
-                torch.mm(g[some].t(), a[some] * weights[some], out=part)
-            else:
-                torch.mm((g[some] * weights[some]).t(), a[some], out=part)
-            matrix.add_(part)
+        _add_products(out.view(-1).numpy(), g, a, weights, rows)
 
     def _in_pieces(self, squares: Callable[[Tensor, Tensor], Tensor], numbers_per_example: int) -> Tensor:
         a, g = self.inputs.values, self.output_grads.values
@@ -99,6 +96,37 @@ class OuterProducts(Summand):
             for start in range(0, max(1, self.batch_size), step)
         ]
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+
+
+def _add_products(out: F64, g: Tensor, a: Tensor, weights: Tensor, rows: int) -> None:
+    """Add ``sum_t weights[t] g_t a_t^T`` to ``out``: in float64 from products over ``rows`` terms at a time."""
+    scales_inputs = a.shape[1] <= g.shape[1]  # the narrower of the two
+    together = max(1, CHUNK // max(1, out.size))
+    whole, start = a.shape[0] // max(rows, 1), 0
+    while start < a.shape[0]:
+        blocks = min(together, whole) or 1
+        end = min(start + blocks * rows, a.shape[0])
+        left, right = g[start:end], a[start:end]
+        if scales_inputs:
+            right = right * weights[start:end]
+        else:
+            left = left * weights[start:end]
+        products = torch.bmm(_blocks(left, blocks).mT, _blocks(right, blocks))
+        _add_parts(out, products.view(blocks, -1).numpy())
+        whole, start = whole - blocks, end
+
+
+def _blocks(values: Tensor, blocks: int) -> Tensor:
+    return values.reshape(blocks, -1, values.shape[1])
+
+
+@compiled
+def _add_parts(out: F64, parts: NDArray[Any]) -> None:
+    for n in range(out.size):
+        total = 0.0
+        for k in range(parts.shape[0]):
+            total += parts[k, n]
+        out[n] += total
 
 
 def _sequence(values: Tensor) -> Tensor:
