@@ -197,7 +197,7 @@ class FixedLoader:
                 yield chosen
 
         options = {name: getattr(loader, name) for name in _OPTIONS}
-        fetched = DataLoader(loader.dataset, batch_sampler=indices(), collate_fn=loader.collate_fn, **options)  # type: ignore[arg-type]
+        fetched = DataLoader(loader.dataset, batch_sampler=indices(), collate_fn=loader.collate_fn, **options)
         for batch in fetched:
             yield batch, sizes.popleft()
 
