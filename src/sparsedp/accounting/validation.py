@@ -6,7 +6,6 @@ import math
 import operator
 from typing import SupportsFloat, SupportsIndex
 
-
 LARGEST_COUNT = 2**53
 """Whole numbers up to here are exact as floats."""
 
