@@ -111,9 +111,7 @@ class Direction:
         tilt = sketch.gentle_tilt(saddle, epsilon, log_noise)
         lift = tilt * epsilon - sketch.log_mgf(tilt)
         log_unplaced = log_delta + _LOG_UNPLACED
-        return cls(
-            outline, grids, tilt, min(log_unplaced + lift, -10.0), log_unplaced, -log_delta - lift
-        )
+        return cls(outline, grids, tilt, min(log_unplaced + lift, -10.0), log_unplaced, -log_delta - lift)
 
     def noise(self, grids: Grids) -> float:
         """The part of the delta in question that the FFT's rounding may amount to on these grids."""
