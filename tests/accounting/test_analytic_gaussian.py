@@ -49,7 +49,9 @@ def test_delta_keeps_its_digits_where_it_hardly_is_one(mu):
     # At epsilon 0 it is 2 Phi(mu/2) - 1; subtracting the two terms would leave nothing of it.
     assert analytic_gaussian_delta(0.0, mu) == pytest.approx(math.erf(mu / math.sqrt(8)), rel=1e-9)
     with mpmath.workdps(60):
-        exact = mpmath.ncdf(mpmath.mpf(-0.5) * mu) - mpmath.exp(mpmath.mpf(mu) * mu) * mpmath.ncdf(-1.5 * mpmath.mpf(mu))
+        exact = mpmath.ncdf(mpmath.mpf(-0.5) * mu) - mpmath.exp(mpmath.mpf(mu) * mu) * mpmath.ncdf(
+            -1.5 * mpmath.mpf(mu)
+        )
     assert analytic_gaussian_delta(mu * mu, mu) == pytest.approx(float(exact), rel=1e-9)
 
 

@@ -1,11 +1,15 @@
+import contextlib
 import itertools
 import json
 import math
+import time
 import warnings
 
 import numpy as np
 import pytest
 from dp_accounting.pld import PLDAccountant
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import norm
 
@@ -142,6 +146,12 @@ def test_max_steps_may_be_few(sigma, steps):
     assert max_steps(step_event=GaussianDpEvent(sigma), target_epsilon=1.7, target_delta=1e-6) == steps
 
 
+@pytest.mark.parametrize("target", [5e-324, 1e-12, 1e-3])
+def test_no_step_fits_a_budget_below_its_cost(target):
+    step = PoissonSampledDpEvent(0.01, GaussianDpEvent(1.0))
+    assert max_steps(step_event=step, target_epsilon=target, target_delta=1e-6) == 0
+
+
 def test_max_steps_where_nothing_is_left():
     arguments = {"step_event": GaussianDpEvent(9.0), "target_epsilon": 1.0, "target_delta": 1e-6}
     assert max_steps(**arguments, extra_events=[GaussianDpEvent(1.0)]) == 0
@@ -259,7 +269,75 @@ def test_loose_bounds_are_announced(monkeypatch):
             assert epsilon_of(events, 1e-6) == 3.0
 
 
+EXTREME = [0, -1, 5e-324, 1e-200, 1e-6, 0.5, 1, 3, 1e6, 1e12, 10**30, 1e300, 10**400, math.inf, math.nan]
+RUN = {"noise_multiplier": 1.0, "sampling_rate": 0.01, "steps": 100, "delta": 1e-6}
 GOOD = {"target_epsilon": 1.0, "target_delta": 1e-6, "sampling_rate": 0.01, "steps": 10}
+
+
+def answered(call, names, seconds=10.0):
+    """The result of a call that returns in time, or None if it refuses one of the arguments by name."""
+    began = time.process_time()
+    with warnings.catch_warnings(), contextlib.suppress(ValueError):
+        warnings.simplefilter("error")
+        warnings.simplefilter("ignore", LooseEpsilonWarning)
+        result = call()
+        assert time.process_time() - began < seconds
+        assert result >= 0  # not NaN either
+        return result
+    with pytest.raises(ValueError, match=rf"^({'|'.join(names)}) "):
+        call()
+    return None
+
+
+@pytest.mark.parametrize("value", EXTREME, ids=str)
+def test_every_argument_of_any_size_is_answered_or_refused_by_name(value):
+    step = PoissonSampledDpEvent(0.02, GaussianDpEvent(2.0))
+    for name in RUN:
+        answered(lambda name=name: epsilon(**{**RUN, name: value}), RUN)
+    for name in GOOD:
+        answered(lambda name=name: calibrate(**{**GOOD, name: value}), GOOD)
+    for name in ("target_epsilon", "target_delta"):
+        limits = {"target_epsilon": 1.0, "target_delta": 1e-6, name: value}
+        answered(lambda limits=limits: max_steps(step_event=step, **limits), ("step_event", *limits))
+    answered(lambda: delta_of([(step, 30)], value), ("epsilon",))
+    answered(lambda: epsilon_of([(step, value)], 1e-6), ("count",))
+
+
+def check_a_run(**run):
+    """An answer in time, that falls with noise and delta, and rises with the rate and the steps."""
+
+    def cost(**changes):
+        return answered(lambda: epsilon(**{**run, **changes}), RUN)
+
+    here = cost()
+    slack = 0.02 * here + 2e-3 if here < math.inf else 0.0  # bounds that are not tight may differ
+    assert cost(noise_multiplier=2 * run["noise_multiplier"]) <= here + slack
+    assert cost(sampling_rate=run["sampling_rate"] / 2) <= here + slack
+    assert cost(delta=(1 + run["delta"]) / 2) <= here + slack
+    assert cost(steps=(run["steps"] + 1) // 2) <= here + slack
+
+
+EXTREME_RUNS = st.fixed_dictionaries(
+    {
+        "noise_multiplier": st.sampled_from([1e-200, 1e-3, 0.1, 1.0, 30.0, 1e6, 1e200]),
+        "sampling_rate": st.sampled_from([1e-300, 1e-9, 0.01, 0.5, 1 - 1e-12, 1.0]),
+        "steps": st.sampled_from([1, 1000, 10**7, 10**12]),
+        "delta": st.sampled_from([1e-200, 1e-30, 1e-6, 0.5, 1 - 1e-12]),
+    }
+)
+
+
+@given(run=EXTREME_RUNS)
+@settings(max_examples=15, derandomize=True)
+def test_extreme_runs_cost_more_with_less_noise_and_more_steps(run):
+    check_a_run(**run)
+
+
+@pytest.mark.slow
+@given(run=EXTREME_RUNS)
+@settings(max_examples=150, derandomize=True)
+def test_many_extreme_runs_cost_more_with_less_noise_and_more_steps(run):
+    check_a_run(**run)
 
 
 @pytest.mark.parametrize(
@@ -278,6 +356,11 @@ GOOD = {"target_epsilon": 1.0, "target_delta": 1e-6, "sampling_rate": 0.01, "ste
         ({"step_event": lambda sigma: PureDpEvent(1.0)}, "target_epsilon of 1 cannot be reached"),
         ({"step_event": lambda sigma: NoOpDpEvent()}, "target_delta of 1e-06 is so large"),
         ({"target_delta": 0.3}, "target_delta of 0.3 is so large"),
+        ({"target_epsilon": 1e9}, r"target_epsilon of 1e\+09 is so large"),
+        ({"target_epsilon": 1e300}, r"target_epsilon of 1e\+300 is so large"),
+        ({"target_epsilon": 1e-9}, "target_epsilon of 1e-09 is too small"),
+        ({"steps": 10**30}, "steps must be at most"),
+        ({"extra_events": [GaussianDpEvent(1e-200)]}, "target_epsilon of 1 is spent"),
     ],
 )
 def test_targets_that_cannot_be_met_are_named(changes, name):
@@ -293,6 +376,12 @@ def test_targets_that_cannot_be_met_are_named(changes, name):
         (lambda: epsilon(noise_multiplier=0.0, sampling_rate=0.1, steps=1, delta=1e-6), "noise_multiplier"),
         (lambda: epsilon(noise_multiplier=1.0, sampling_rate=2.0, steps=1, delta=1e-6), "sampling_rate"),
         (lambda: epsilon(noise_multiplier=1.0, sampling_rate=0.1, steps=-1, delta=1e-6), "steps"),
+        (lambda: epsilon(noise_multiplier=1.0, sampling_rate=0.1, steps=1e30, delta=1e-6), "steps"),
+        (
+            lambda: epsilon(noise_multiplier=10**400, sampling_rate=0.1, steps=1, delta=1e-6),
+            "noise_multiplier",
+        ),
+        (lambda: epsilon_of([(GaussianDpEvent(1.0), 10**30)], 1e-6), "count"),
         (lambda: max_steps(step_event=NoOpDpEvent(), target_epsilon=1.0, target_delta=1e-6), "step_event"),
         (
             lambda: max_steps(step_event=GaussianDpEvent(1.0), target_epsilon=0.0, target_delta=1e-6),

@@ -115,7 +115,12 @@ def test_draws_alone():
 
 
 def test_a_batch_that_is_published_costs_its_sampling_rate():
-    for inside in (NonPrivateDpEvent(), GaussianDpEvent(0.0), GaussianDpEvent(1e-200), LaplaceDpEvent(1e-200)):
+    for inside in (
+        NonPrivateDpEvent(),
+        GaussianDpEvent(0.0),
+        GaussianDpEvent(1e-200),
+        LaplaceDpEvent(1e-200),
+    ):
         ((pair, count),) = dominating_pairs([(PoissonSampledDpEvent(0.1, inside), 3)])
         assert count == 3
         assert pair.infinity == pytest.approx(0.1)
@@ -168,7 +173,10 @@ def test_publishing_the_data_has_no_pair(event):
         (GaussianDpEvent(math.nan), "noise_multiplier"),
         (LaplaceDpEvent(math.nan), "noise_multiplier"),
         (SelfComposedDpEvent(GaussianDpEvent(1.0), 10**30), "count must be at most"),
-        (SelfComposedDpEvent(SelfComposedDpEvent(LaplaceDpEvent(1.0), 10**9), 10**9), "count must be at most"),
+        (
+            SelfComposedDpEvent(SelfComposedDpEvent(LaplaceDpEvent(1.0), 10**9), 10**9),
+            "count must be at most",
+        ),
         (BoundedRangeGaussianDpEvent(10**13, 0.1), "count must be at most"),
         (DiscreteLaplaceDpEvent(0.1, 10**30), "sensitivity"),
         (RandomizedResponseDpEvent(0.1, 10**30), "num_buckets"),

@@ -79,7 +79,7 @@ def test_tables_from_a_file(tmp_path):
         with pytest.raises(ValueError, match="rows"):
             read_tables(path)
     for no_file in ("/dev/zero", tmp_path):
-        with pytest.raises(ValueError, match="tables: .* is not a regular file"):
+        with pytest.raises(ValueError, match=r"tables: .* is not a regular file"):
             read_tables(no_file)
     with pytest.raises(FileNotFoundError):
         read_tables(tmp_path / "none.json")

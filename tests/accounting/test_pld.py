@@ -154,6 +154,22 @@ def test_many_gaussians_on_a_grid_against_the_formula(delta):
     assert exact <= ours(events, delta) <= exact + 2 * tolerance(exact)
 
 
+@pytest.mark.parametrize("mu", [1e-4, 3e-4, 1e-3, 1.0])
+def test_the_rounding_of_a_trillion_steps_is_allowed_for(mu):
+    # An FFT rounds by 1e-16 a step: by more than delta, which an earlier form took for an upper bound all the same.
+    exact = analytic_gaussian_epsilon(1e-6, mu)
+    steps = [(MixtureOfGaussiansDpEvent(1e6 / mu, (1.0,), (1.0,)), 10**12)]
+    answer = epsilon_answer(steps, 1e-6)
+    assert exact <= answer.epsilon <= 8 * exact
+    assert not answer.settled
+    assert delta_bound(steps, exact) >= 1e-6
+
+
+def test_a_trillion_sampled_steps_are_nearly_one_gaussian():
+    exact = analytic_gaussian_epsilon(1e-6, 1e-3 * math.sqrt(math.expm1(40.0**-2)))
+    assert 0.999 * exact <= epsilon_answer([(sampled(1e-9, 40.0), 10**12)], 1e-6).epsilon <= 8 * exact
+
+
 @given(
     rate=st.floats(1e-5, 1),
     sigma=st.floats(0.5, 20),

@@ -20,6 +20,13 @@ def test_power_laws_are_solved_in_few_evaluations(exponent, scale, aim):
     assert len(calls) <= 14
 
 
+@pytest.mark.parametrize("aim", [5e-324, 1e-200, 1e-12, 1e12, 1e300])
+def test_aims_of_any_size(aim):
+    x, _ = solve_falling(lambda x: 1 / x, aim=aim, slack=3e-6, guess=1.0, limits=(1e-2, 1e9))
+    assert 1 / x <= aim or x > 0.99e9
+    assert last_fitting(float, aim, guess=10, most=10**6) == min(math.floor(aim), 10**6 - 1)
+
+
 def test_infinite_and_zero_values_are_stepped_over():
     def function(x):
         return math.inf if x < 3 else (0.0 if x > 50 else 100 / x)

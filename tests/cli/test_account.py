@@ -1,9 +1,20 @@
 import json
+import math
+import time
+import warnings
 
 import pytest
+from support.command_line import assert_refused
 from typer.testing import CliRunner
 
-from sparsedp.accounting import GaussianDpEvent, PoissonSampledDpEvent, epsilon, epsilon_of
+from sparsedp.accounting import (
+    GaussianDpEvent,
+    LooseEpsilonWarning,
+    PoissonSampledDpEvent,
+    analytic_gaussian_epsilon,
+    epsilon,
+    epsilon_of,
+)
 from sparsedp.accounting.ledger import Ledger
 from sparsedp.cli.app import app
 
@@ -82,6 +93,56 @@ def test_a_damaged_ledger_is_one_line_with_the_position(ledger):
     assert "damaged at byte" in result.stderr
 
 
+USERS = ["--rows-per-user", "1000000"]
+
+
+def test_users_with_a_million_rows_have_an_answer():
+    quiet = json.loads(invoke(*RUN, "--noise-multiplier", "1e5", *USERS, "--json").stdout)
+    # 1e4 of 1e6 rows in each batch, all but always: a Gaussian that is moved by 0.1, 100 times.
+    assert quiet["epsilon"] == pytest.approx(analytic_gaussian_epsilon(1e-6, 1.0), rel=0.01)
+    loud = invoke(*RUN, *USERS)
+    assert_refused(loud, "noise_multiplier of 1 protects nothing")
+
+
+def test_an_infinite_epsilon_in_a_ledger_is_said(tmp_path):
+    path = tmp_path / "data.ledger"
+    with Ledger.open(path, run="model a") as written:
+        written.spend(GaussianDpEvent(1e-200))
+    said = json.loads(invoke("--ledger", str(path), "--delta", "1e-6", "--json").stdout)
+    assert said["statement"]["epsilon"] == "inf"
+    assert "(inf, 1e-06)-DP" in invoke("--ledger", str(path), "--delta", "1e-6").stdout
+
+
+NUMBERS = ["0", "-1", "5e-324", "1e-200", "1e-6", "0.5", "3", "1e6", "1e12", "1e30", "1e300", "inf", "nan"]
+OPTIONS = [
+    "noise-multiplier",
+    "sampling-rate",
+    "steps",
+    "delta",
+    "examples",
+    "batch",
+    "epochs",
+    "rows-per-user",
+]
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("option", OPTIONS)
+def test_any_number_is_answered_or_refused_in_one_line(option, number):
+    for run in (RUN, ["--noise-multiplier", "1", "--examples", "1000", "--batch", "10", "--epochs", "1"]):
+        began = time.process_time()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", LooseEpsilonWarning)
+            result = invoke(*run, f"--{option}", number, "--json")
+        assert time.process_time() - began < 10
+        if result.exit_code == 0:
+            assert 0 <= json.loads(result.stdout)["epsilon"] < math.inf
+        else:
+            assert result.exit_code == 2
+            assert result.stdout == ""
+            assert option in result.stderr.replace("_", "-")
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
@@ -99,6 +160,12 @@ def test_a_damaged_ledger_is_one_line_with_the_position(ledger):
         ([*RUN, "--rows-per-user", "0"], "rows_per_user"),
         ([*RUN, "--ledger", "x"], "ledger"),
         (["--ledger", "absent.ledger"], "absent.ledger"),
+        (["--ledger", "/dev/zero"], "/dev/zero is not a regular file"),
+        (["--ledger", "."], "is not a regular file"),
+        ([*RUN, "--noise-multiplier", "1e-200"], "noise_multiplier of 1e-200 protects nothing"),
+        ([*RUN, "--steps", "1e30"], "steps must be at most"),
+        ([*RUN, "--examples", "0"], "examples must be at least 1"),
+        (["--noise-multiplier", "1", "--examples", "1e5", "--batch", "10", "--epochs", "1e300"], "epochs"),
         (["--noise-multiplier", "1", "--examples", "10", "--batch", "20", "--steps", "1"], "batch"),
         (["--noise-multiplier", "1", "--sampling-rate", "0.1", "--steps", "1"], "delta is missing"),
         (["--noise-multiplier", "1", "--sampling-rate", "0.1"], "steps is missing"),

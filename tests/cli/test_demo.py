@@ -31,5 +31,7 @@ def test_the_demo_trains_compares_and_reports(tmp_path: Path) -> None:
 def test_bad_input_is_one_line(tmp_path: Path) -> None:
     assert_refused(invoke("demo", "--rows", "1", "--out", tmp_path / "demo", "--json"), "data: ")
     assert_refused(
-        invoke("demo", "--epsilon", "-1", "--rows", "50", "--out", tmp_path, "--json"), "epsilon: "
+        invoke("demo", "--epsilon", "-1", "--rows", "50", "--out", tmp_path, "--json"), "epsilon must"
     )
+    for rows in ("0", "-5", "1" + 30 * "0"):
+        assert_refused(invoke("demo", "--rows", rows, "--out", tmp_path / "demo", "--json"), "rows must")

@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+import time
 
 import pytest
 from typer.testing import CliRunner
@@ -61,10 +62,45 @@ def test_tables_may_come_from_a_file(tmp_path):
     assert json.loads(result.stdout)["tables"][0]["rows"] == 50_000
 
 
+NUMBERS = ["0", "-1", "1e30", "1e300", "inf", "nan"]
+OPTIONS = [
+    *("epsilon", "delta", "examples", "batch", "epochs", "gradient-size", "false-positives", "threshold"),
+    *("noise-ratio", "contribution-norm", "always-on-rows", "fest-rows", "fest-mu", "dense-parameters"),
+]
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize(
+    "number",
+    [
+        *NUMBERS,
+        *(
+            pytest.param(number, marks=pytest.mark.slow)
+            for number in ("5e-324", "1e-200", "1e-6", "0.5", "3", "1e6", "1e12")
+        ),
+    ],
+)
+def test_any_number_is_answered_or_refused_in_one_line(option, number):
+    began = time.process_time()
+    result = invoke(*RUN, *TABLES, f"--{option}", number, "--json")
+    assert time.process_time() - began < 20
+    if result.exit_code == 0:
+        made = json.loads(result.stdout, parse_constant=lambda text: pytest.fail(text))
+        assert made["sigma1"] > 0
+        assert made["sigma2"] >= made["sigma_eff"] > 0
+        assert made["gradient_size"] > 0
+    else:
+        assert result.exit_code == 2
+        assert result.stdout == ""
+        assert option in result.stderr.replace("_", "-")
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
         (["--epsilon", "-1"], "epsilon"),
+        (["--epsilon", "1e9"], "epsilon of 1e+09 is so large"),
+        (["--tables", "/dev/zero"], "table and tables"),
         (["--epsilon", "nan"], "epsilon"),
         (["--delta", "1"], "delta"),
         (["--delta", "nan"], "delta"),
@@ -90,6 +126,9 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, named):
 def test_an_empty_table_list_is_bad_input(tmp_path):
     path = tmp_path / "tables.json"
     path.write_text("[]")
+    result = invoke(*RUN, "--tables", "/dev/zero")
+    assert result.exit_code == 2
+    assert "/dev/zero is not a regular file" in result.stderr
     for source in ([], ["--tables", str(path)]):
         result = invoke(*RUN, *source)
         assert result.exit_code == 2

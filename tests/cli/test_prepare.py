@@ -68,6 +68,16 @@ def test_day_files_keep_their_day(tmp_path):
     assert sorted(set(ClickData.open(tmp_path / "out").time.tolist())) == [0, 1, 2]
 
 
+def test_files_without_end_are_refused(raw, tmp_path):
+    out = ("--out", tmp_path / "out")
+    table = ("table", raw, *out, "--label", "c", "--categorical", "a")
+    for command in (("criteo", "/dev/zero", *out), ("table", "/dev/zero", *table[2:])):
+        refused(invoke(*command), "files: /dev/zero is not a regular file")
+    refused(invoke("criteo", raw, *out, "--vocabulary", "/dev/zero"), "vocabulary: /dev/zero is not")
+    private = ("--vocabulary-epsilon", "1", "--vocabulary-delta", "1e-6", "--ledger", "/dev/zero")
+    refused(invoke("criteo", raw, *out, *private), "ledger: /dev/zero is not a regular file")
+
+
 def test_malformed_lines_are_reported_and_strict_stops(spoiled, tmp_path):
     result = invoke("criteo", spoiled, "--out", tmp_path / "out", "--json")
     assert result.exit_code == 0

@@ -47,5 +47,10 @@ def test_bad_sweeps_are_one_line(text: str, words: str, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_a_file_without_end_is_one_line(tmp_path: Path) -> None:
+    refused = invoke("sweep", "/dev/zero", "--out", tmp_path / "out", "--json")
+    assert_refused(refused, "/dev/zero is not a regular file")
+
+
 def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
     assert_refused(invoke("sweep", tmp_path / "none.yaml", "--out", tmp_path / "out", "--json"), "none.yaml")

@@ -23,6 +23,7 @@ from sparsedp.accounting.validation import (
 _ROUGH = 30.0  # a first search makes do with this many times the tolerance
 _SIGMAS = (1e-2, 1e9)
 _MOST_STEPS = 10**9
+_LARGE = 100.0
 _SETTLED, _LOOSE = "settled", "loose"
 
 
@@ -121,6 +122,8 @@ def _sigma(target: float, delta: float, steps: int, make: Callable[[float], DpEv
             f"target_epsilon of {target:g} is spent by extra_events alone: they cost {floor:.4g} "
             f"at delta {delta:g}"
         )
+    if target > _LARGE and reached(_SIGMAS[0], _ROUGH) <= aim:
+        raise ValueError(f"target_epsilon of {target:g} is so large here that no noise would be needed")
     sigma, exponent = solve_falling(
         lambda sigma: reached(sigma, _ROUGH), aim=aim, slack=_ROUGH * slack, guess=1.0, limits=_SIGMAS
     )
@@ -130,8 +133,7 @@ def _sigma(target: float, delta: float, steps: int, make: Callable[[float], DpEv
             f"what does not depend on it costs {reached(sigma, 1.0):.4g} at delta {delta:g}"
         )
     if sigma <= 1.01 * _SIGMAS[0]:
-        name, value = ("target_epsilon", target) if target > 1e3 else ("target_delta", delta)
-        raise ValueError(f"{name} of {value:g} is so large here that no noise would be needed")
+        raise ValueError(f"target_delta of {delta:g} is so large here that no noise would be needed")
     sigma, _ = solve_falling(
         lambda sigma: reached(sigma, 1.0),
         aim=aim,

@@ -89,8 +89,8 @@ class Direction:
     """An outline with what it takes to resolve one delta at about one epsilon.
 
     `tilt` is what the FFT needs to see that delta, `log_negligible` the tilted mass (ln) that does not
-    matter there, `log_unplaced` the P-mass that does not, and `noise` the part of delta that rounding may
-    reach all the same.
+    matter there, `log_unplaced` the P-mass that does not, and `log_magnified` (ln) what the FFT's rounding
+    is multiplied by, relative to that delta.
     """
 
     outline: Outline
@@ -98,7 +98,7 @@ class Direction:
     tilt: float
     log_negligible: float
     log_unplaced: float
-    noise: float
+    log_magnified: float
 
     @classmethod
     def towards(
@@ -111,8 +111,13 @@ class Direction:
         tilt = sketch.gentle_tilt(saddle, epsilon, log_noise)
         lift = tilt * epsilon - sketch.log_mgf(tilt)
         log_unplaced = log_delta + _LOG_UNPLACED
-        noise = ROUNDING * math.exp(min(log_noise - lift, 50.0))
-        return cls(outline, grids, tilt, min(log_unplaced + lift, -10.0), log_unplaced, noise)
+        return cls(outline, grids, tilt, min(log_unplaced + lift, -10.0), log_unplaced, -log_delta - lift)
+
+    def noise(self, grids: Grids) -> float:
+        """The part of the delta in question that the FFT's rounding may amount to on these grids."""
+        return (
+            _FFT_NOISE * self.outline.sketch.activity(grids.steps) * math.exp(min(self.log_magnified, 80.0))
+        )
 
     def compose(self, grids: Grids) -> TiltedLoss:
         """The whole composition on these grids."""

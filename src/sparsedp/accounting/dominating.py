@@ -86,7 +86,7 @@ class _Collector:
             raise NoPrivacy
 
     def add(self, pair: Pair, count: int) -> None:
-        check_releases("count", count)
+        count = check_releases("count", count)  # draws and positives may be whole floats
         if isinstance(pair, Gaussian):  # what sampling at rate 1 leaves: it counts with the other Gaussians
             self.gaussian(pair.mu, count)
         elif _largest_loss(pair) > LARGEST_LOSS:

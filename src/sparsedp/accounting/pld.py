@@ -29,6 +29,7 @@ def tolerance(epsilon: float) -> float:
 
 _RELATIVE = 1e-3  # how far above the exact delta a bound may lie
 _STEEP = 1e6
+_DROWNED = 0.5  # with more noise than this part of delta, a grid tells nothing
 _NOT_WORTH_A_GRID = 1e5  # whether such an epsilon is off by a part in a hundred is of no interest
 _LEAST = -690.0  # ln of about the smallest delta that is told from zero
 
@@ -59,7 +60,9 @@ def epsilon_answer(events: Events, delta: float, slack: float = 1.0) -> Answer:
         try:
             answer = _epsilon_one_way(pairs, reverse, delta, slack, worst.epsilon)
         except Unresolved:
-            answer = Answer(chernoff_epsilon(pairs, reverse, delta), settled=False)
+            answer = Answer(math.inf, settled=False)
+        if not answer.settled:
+            answer = Answer(min(answer.epsilon, chernoff_epsilon(pairs, reverse, delta)), settled=False)
         worst = max(worst, answer, key=lambda answer: answer.epsilon)
     if worst.settled or not all(has_renyi(event) for event, _ in merged(events)):
         return _checked(worst)
@@ -103,7 +106,7 @@ def _delta_one_way(pairs: Pairs, reverse: bool, epsilon: float) -> float:
         allowed = max(precision / decay, 1e-9)
         grids = outline.grids(epsilon=epsilon, saddle=saddle, decay=decay, tolerance=allowed)
         direction = Direction.towards(outline, grids, epsilon=epsilon, log_delta=log_delta, saddle=saddle)
-        found, loss, _ = _settle(direction, lambda loss: _log(loss.delta_at(epsilon)), precision, _LEAST)
+        found, loss, _ = _settle(direction, _log_delta_at(epsilon, log_delta), precision, _LEAST)
         best = min(best, found)
         prepared = abs(found - log_delta) < 1
         if best <= _LEAST or (prepared and precision == _RELATIVE):
@@ -140,12 +143,12 @@ def _epsilon_one_way(pairs: Pairs, reverse: bool, delta: float, slack: float, en
         grids = outline.grids(epsilon=near, saddle=saddle, decay=decay, tolerance=wanted)
         direction = Direction.towards(outline, grids, epsilon=near, log_delta=math.log(delta), saddle=saddle)
         found, loss, settled = _settle(
-            direction, lambda loss: loss.epsilon_at(delta * (1 - ROUNDING)), wanted, enough
+            direction, lambda loss, noise: loss.epsilon_at(delta * (1 - ROUNDING - noise)), wanted, enough
         )
         if found > answer.epsilon + wanted:  # the coarser bound stands: the finer drowned in rounding
             return Answer(answer.epsilon, settled=False)
         near = min(found, answer.epsilon)
-        answer = Answer(near, settled and direction.noise <= wanted * decay + ROUNDING)
+        answer = Answer(near, settled and direction.noise(grids) <= wanted * decay + ROUNDING)
         if near <= enough or not math.isfinite(near) or wanted <= slack * tolerance(near):
             break
         decay, saddle = _decay(loss, near), outline.sketch.tilt_for_epsilon(near)[0]
@@ -153,28 +156,33 @@ def _epsilon_one_way(pairs: Pairs, reverse: bool, delta: float, slack: float, en
 
 
 def _settle(
-    direction: Direction, read: Callable[[TiltedLoss], float], tolerance: float, enough: float
+    direction: Direction, read: Callable[[TiltedLoss, float], float], tolerance: float, enough: float
 ) -> tuple[float, TiltedLoss, bool]:
     """Halve the grids until what is read off moves by no more than the tolerance allows, or is `enough`.
 
     Halving a grid takes away three quarters of its rounding, so that a third of the last change is what
-    remains.
+    remains. `read` is told the part of delta that the FFT's rounding may hide, and allows for it.
     """
     coarse, grids = direction.compose_affordably(direction.grids.scaled(2))
-    before = read(coarse)
+    noise = direction.noise(grids)
+    if noise > _DROWNED:
+        raise Unresolved
+    before = read(coarse, noise)
     while before > enough:
-        if math.isinf(before):  # more mass at infinite loss than delta allows: no grid makes it less
-            return before, coarse, True
-        if (finer := grids.scaled(0.5)) == grids:
+        if math.isinf(before):  # more mass off the grid than delta allows, which no finer grid helps
+            return before, coarse, False
+        finer = grids.scaled(0.5)
+        noise = direction.noise(finer)
+        if finer == grids or noise > _DROWNED:
             return before, coarse, False
         grids = finer
         try:
             loss = direction.compose(grids)
         except GridTooLarge:
             # As fine as can be: what the next coarser grid would have said tells how far from settled it is.
-            change = read(direction.compose(grids.scaled(4))) - before
+            change = read(direction.compose(grids.scaled(4)), noise) - before
             return before, coarse, change <= 4 * tolerance
-        value = min(before, read(loss))
+        value = min(before, read(loss, noise))
         if before - value <= 4 * tolerance:
             return value, loss, True
         before, coarse = value, loss
@@ -192,5 +200,11 @@ def _decay(loss: TiltedLoss, epsilon: float) -> float:
     return math.log(here / max(there, here / _STEEP)) / gap if here > 0 else loss.tilt
 
 
-def _log(delta: float) -> float:
-    return math.log(delta) if delta > 0 else _LEAST
+def _log_delta_at(epsilon: float, log_delta: float) -> Callable[[TiltedLoss, float], float]:
+    """Reads off ln delta at `epsilon`, plus the noise, which is a part of e^log_delta."""
+
+    def read(loss: TiltedLoss, noise: float) -> float:
+        delta = loss.delta_at(epsilon) + noise * math.exp(log_delta)
+        return math.log(delta) if delta > 0 else _LEAST
+
+    return read

@@ -46,9 +46,12 @@ def check_renyi(event: DpEvent) -> None:
 def renyi_epsilon(events: Events, delta: float) -> float:
     """An upper bound on epsilon by Renyi divergences alone: looser than a loss distribution, always quick."""
     orders = np.concatenate([np.arange(2, 64), 2.0 ** np.arange(6, 13)])
-    divergences = _divergences(events, orders) + _ROUNDING * sum(count for _, count in events)
+    try:
+        divergences = _divergences(events, orders) + _ROUNDING * sum(count for _, count in events)
+    except NoPrivacy:
+        return math.inf
     epsilons = divergences + np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)
-    return max(float(np.nanmin(epsilons)), 0.0)
+    return max(float(np.min(epsilons, initial=math.inf, where=np.isfinite(epsilons))), 0.0)
 
 
 def _divergences(events: Events, orders: Array) -> Array:

@@ -21,11 +21,10 @@ def sampled_loss(loss: Array, rate: float) -> Array:
 
 def unsampled_loss(loss: Array, rate: float) -> Array:
     """The inverse of `sampled_loss`, ln(1 + (e^loss - 1)/rate); -inf at and below the least, ln(1 - rate)."""
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):
         near = np.log1p(np.maximum(np.expm1(np.minimum(loss, 1.0)) / rate, -1.0))
-    return np.where(
-        loss > 1, loss - math.log(rate) + np.log1p((rate - 1) * np.exp(-np.maximum(loss, 0.0))), near
-    )
+    far = loss - math.log(rate) + np.log1p((rate - 1) * np.exp(-np.maximum(loss, 1.0)))
+    return np.where(loss > 1, far, near)
 
 
 @dataclass(frozen=True)

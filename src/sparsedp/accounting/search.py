@@ -38,7 +38,7 @@ def solve_falling(
             return high, exponent
         exponent = _exponent(last, (x, y), exponent)
         last = (x, y)
-        x = _next(x, y, aim - slack / 2, exponent, 2.0 ** (evaluation + 1), (low, high))
+        x = _next(x, y, max(aim - slack / 2, aim / 2), exponent, 2.0 ** (evaluation + 1), (low, high))
     else:
         return high, exponent
     return x, exponent
@@ -56,8 +56,10 @@ def _next(
     x: float, y: float, wanted: float, exponent: float, reach: float, between: tuple[float, float]
 ) -> float:
     """Along the power law, by no more than `reach` and strictly inside what the root lies between."""
-    if y > 0 and math.isfinite(y):
-        move = min(max((wanted / y) ** (1 / exponent), 1 / reach), reach)
+    if y > 0 and wanted > 0 and math.isfinite(y):
+        furthest = math.log(reach)
+        log_move = (math.log(wanted) - math.log(y)) / exponent
+        move = math.exp(min(max(log_move, -furthest), furthest))
     else:
         move = reach if y > wanted else 1 / reach
     low, high = between
@@ -92,5 +94,6 @@ def last_fitting(cost: Callable[[int], float], limit: float, *, guess: int, most
 def _secant(one: tuple[int, float] | None, two: tuple[int, float], limit: float) -> int:
     n, y = two
     if one is None or one[1] == y:  # about as the square root of n
-        return math.floor(n * min((limit / y) ** 2, 4.0)) if y > 0 else 4 * n
-    return math.floor(n + (limit - y) * (n - one[0]) / (y - one[1]))
+        return math.floor(n * min(limit / y, 2.0) ** 2) if y > 0 else 4 * n
+    step = (limit - y) * (n - one[0]) / (y - one[1])
+    return math.floor(n + min(max(step, -n), 8 * n)) if math.isfinite(step) else n // 2

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparsedp.cli.errors import refuse_bad_input
+from sparsedp.cli.errors import refuse_bad_input, refuse_special_file
 
 if TYPE_CHECKING:
     from sparsedp.accounting.statement import PrivacyStatement
@@ -133,8 +133,7 @@ def _steps(steps: float | None, epochs: float | None, rate: float) -> int:
 def _show_ledger(path: Path, delta: float | None, as_json: bool) -> None:
     from sparsedp.accounting.ledger import Ledger
 
-    if path.exists() and not path.is_file():
-        raise ValueError(f"ledger: {path} is not a regular file")
+    refuse_special_file("ledger", path)
     ledger = Ledger.read(path)
     statement = ledger.statement(delta)
     events = ledger.events()

@@ -12,6 +12,7 @@ import typer
 from sparsedp.cli.errors import refuse_bad_input
 from sparsedp.cli.train import progress_bar
 
+MOST_ROWS = 10**9
 ALGORITHMS = ("non-private", "dp-sgd", "adafest")
 SETTINGS: dict[str, Any] = {
     "batch_size": 2048,
@@ -28,9 +29,11 @@ def demo(
     as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
 ) -> None:
     """Train on generated clicks without privacy, with DP-SGD and with DP-AdaFEST at the same epsilon."""
+    from sparsedp.accounting.validation import check_count, check_epsilon
     from sparsedp.report import write_report
     from sparsedp.runs import RunConfig, train
 
+    rows, epsilon = check_count("rows", rows, maximum=MOST_ROWS), check_epsilon(epsilon)
     results = {}
     for algorithm in ALGORITHMS:
         budget = {} if algorithm == "non-private" else {"epsilon": epsilon}

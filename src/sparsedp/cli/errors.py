@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 import typer
@@ -27,3 +28,9 @@ def refuse_bad_input(command: Callable[P, R]) -> Callable[P, R]:
             raise typer.Exit(2) from error
 
     return guarded
+
+
+def refuse_special_file(name: str, path: Path) -> None:
+    """Refuse a folder, a device or a pipe: reading one may never end. A missing file is left to its reader."""
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{name}: {path} is not a regular file")

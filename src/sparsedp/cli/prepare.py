@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparsedp.cli.errors import refuse_bad_input
+from sparsedp.cli.errors import refuse_bad_input, refuse_special_file
 
 if TYPE_CHECKING:
     from sparsedp.data.preparation import Reader
@@ -72,6 +72,7 @@ def criteo(
     from sparsedp.data.criteo import CATEGORIES, VOCABULARY_SIZES, Criteo
     from sparsedp.data.rules import HashRule
 
+    _refuse_special_files(files)
     choice = _VocabularyChoice(
         vocabulary, vocabulary_epsilon, vocabulary_delta, ledger, vocabulary_is_public, min_count
     )
@@ -121,6 +122,7 @@ def table(
     from sparsedp.data.rules import HashRule
     from sparsedp.data.table import Columns, Table
 
+    _refuse_special_files(files)
     crosses = [_name_and_number("cross", text) for text in cross or ()]
     columns = Columns(
         label=Label.parse(label),
@@ -155,6 +157,9 @@ class _VocabularyChoice:
     min_count: int
 
     def __post_init__(self) -> None:
+        for name, path in (("vocabulary", self.file), ("ledger", self.ledger)):
+            if path is not None:
+                refuse_special_file(name, path)
         if sum((self.file is not None, self.epsilon is not None, self.is_public)) > 1:
             raise ValueError(
                 "vocabulary: give only one of a file, --vocabulary-epsilon and --vocabulary-is-public"
@@ -270,6 +275,11 @@ def _progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
         task = bar.add_task(what, total=total)
         yield lambda done: bar.update(task, completed=done)
+
+
+def _refuse_special_files(files: Sequence[Path]) -> None:
+    for path in files:
+        refuse_special_file("files", path)
 
 
 def _names(texts: Sequence[str] | None) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sparsedp.cli.errors import refuse_bad_input
+from sparsedp.cli.errors import refuse_bad_input, refuse_special_file
 
 
 @refuse_bad_input
@@ -24,6 +24,7 @@ def sweep(
     from sparsedp.runs.sweep import Sweep
     from sparsedp.runs.sweep import sweep as run_sweep
 
+    refuse_special_file("plan", plan)
     asked = Sweep.read(plan)
     with Progress(
         *Progress.get_default_columns(),
