@@ -17,7 +17,14 @@ from torch.nn.functional import binary_cross_entropy_with_logits as bce
 from torch.utils.data import DataLoader, TensorDataset
 
 import sparsedp as sdp
+from sparsedp.clipping import Captured
+from sparsedp.clipping.materialised import Materialised
+from sparsedp.clipping.outer_products import OuterProducts
+from sparsedp.rows import Occurrences, RowSpace, TableShape
+from sparsedp.selection import Selected
 from sparsedp.training import Private
+from sparsedp.training.batch import LogicalBatch
+from sparsedp.training.step import StepSums
 
 RULES = {
     "dpsgd": lambda: sdp.DPSGD(),
@@ -292,3 +299,108 @@ def test_one_adafest_step_has_the_law_of_the_dense_textbook_form() -> None:
     clipped = 1.0 / np.sqrt(2) * (1 - 2.0**-10)  # each example's gradient (1, 1) clipped to norm 1
     touched = stacked[:, 0][(stacked[:, 0] != 0).all(axis=1)] - 6 * clipped
     assert stats.kstest(touched.ravel(), "norm", (0, sigma2)).pvalue > 1e-8
+
+
+CLIP = 0.3
+
+
+def signs(kind: str, examples: int, generator: torch.Generator) -> Tensor:
+    """One sign an example."""
+    ones = torch.ones(examples)
+    if kind == "alternating":
+        ones[1::2] = -1.0
+    elif kind == "cancelling":
+        ones[examples // 2 :] = -1.0
+    elif kind == "random":
+        ones[torch.rand(examples, generator=generator) < 0.5] = -1.0
+    return ones
+
+
+def clipped_sums(inputs: Tensor, grads: Tensor, row_grads: Tensor) -> tuple[np.ndarray, Tensor]:
+    """A step's sums of a matrix, its bias and a row that every example reads; and the examples' weights."""
+    examples = len(inputs)
+    space = RowSpace(selectable=(), always_on=(TableShape("table", 4, row_grads.shape[1]),))
+    weight, bias = torch.empty(grads.shape[1], inputs.shape[1]), torch.empty(grads.shape[1])
+    read = Occurrences(torch.zeros(examples, dtype=torch.int64), torch.arange(examples), row_grads)
+    captured = Captured(
+        examples,
+        1.0,
+        {"weight": OuterProducts(inputs, grads), "bias": Materialised(grads)},
+        {"table": read},
+        {},
+    )
+    rule = sdp.DPSGD().rule(space, noise_multiplier=1.0, clip=CLIP, batch=float(examples))
+    selected = Selected(np.empty(0, dtype=np.int64))
+    batch, sums = LogicalBatch([captured], space), StepSums(rule, selected, {"weight": weight, "bias": bias})
+    survivors = batch.surviving(selected)
+    weights = batch.clip_weights(batch.squared_norms(survivors), CLIP)
+    sums.add(batch, survivors, weights)
+    return np.concatenate([sums._flat, sums._touched[0][1].ravel()]), torch.from_numpy(weights)
+
+
+def exact_sums(inputs: Tensor, grads: Tensor, row_grads: Tensor, weights: Tensor) -> np.ndarray:
+    """The same with float64 products and sums, each example's norm after clipping checked on the way."""
+    a, g, r, w = inputs.double(), grads.double(), row_grads.double(), weights.double()
+    norms = w * torch.sqrt(g.square().sum(1) * (a.square().sum(1) + 1.0) + r.square().sum(1))
+    torch.testing.assert_close(norms, torch.full_like(norms, CLIP * (1 - 2.0**-10)), rtol=2.0**-19, atol=0.0)
+    return np.concatenate([((g * w[:, None]).T @ a).numpy().ravel(), (g.T @ w).numpy(), (r.T @ w).numpy()])
+
+
+def factors(examples: int, kind: str, shape: str) -> tuple[Tensor, Tensor]:
+    """Layer inputs and output gradients of examples that are all longer than C."""
+    generator = torch.Generator().manual_seed(examples)
+    inputs, grads = torch.rand(7, generator=generator) + 0.1, torch.rand(5, generator=generator) + 0.1
+    if shape == "one coordinate large":
+        inputs[3], grads[2] = 3e4, 1e3
+    inputs, grads = inputs.expand(examples, 7).clone(), grads.expand(examples, 5).clone()
+    if shape == "other factors":  # no two examples alike, in four orders of magnitude
+        inputs *= 10.0 ** (4 * torch.rand(examples, 1, generator=generator) - 2)
+        grads *= 1 + torch.rand(examples, 5, generator=generator)
+    return inputs, 1e3 * grads * signs(kind, examples, generator)[:, None]
+
+
+@pytest.mark.parametrize("shape", ["even", "one coordinate large", "other factors"])
+@pytest.mark.parametrize("kind", ["equal", "alternating", "cancelling", "random"])
+@pytest.mark.parametrize("examples", [1024, 8192, 65536])
+def test_float32_sums_stay_within_the_clip_slack(examples: int, kind: str, shape: str) -> None:
+    """One more example, all of them of norm C: the sum moves by its own gradient, to 2^-11 C."""
+    inputs, grads = factors(examples + 1, kind, shape)
+    rows = grads[:, :3].clone()
+    found, _ = clipped_sums(inputs[1:], grads[1:], rows[1:])
+    more, weights = clipped_sums(inputs, grads, rows)
+    own = exact_sums(inputs[:1], grads[:1], rows[:1], weights[:1])
+    assert np.linalg.norm(more - found - own) < 2.0**-11 * CLIP
+    assert 0.99 * CLIP < np.linalg.norm(more - found) <= CLIP
+
+
+def periodic(examples: int, seed: int) -> Tensor:
+    """Gradients that repeat every 256 examples: an example in front shifts the rounding of all sums of 256."""
+    generator = torch.Generator().manual_seed(seed)
+    steps = torch.randint(0, 64, (256,), generator=generator)
+    return (1 - 2.0**-9 - 2.0**-18 * steps).repeat(examples // 256)
+
+
+def moved_beyond(values: Tensor, batch: float) -> float:
+    """By how much of C the sum moves further than the example that is put in front."""
+    space, ones = RowSpace(selectable=()), torch.ones(len(values) + 1, 1)
+    rule = sdp.DPSGD().rule(space, noise_multiplier=1.0, clip=1.0, batch=batch)
+    totals = []
+    for grads in (values, torch.cat([values[:1], values])):
+        captured = Captured(
+            len(grads), 1.0, {"weight": OuterProducts(ones[: len(grads)], grads[:, None])}, {}, {}
+        )
+        sums = StepSums(rule, Selected(np.empty(0, dtype=np.int64)), {"weight": torch.empty(1, 1)})
+        sums.add(LogicalBatch([captured], space), np.empty(0, np.int64), np.ones(len(grads), np.float32))
+        totals.append(float(sums._flat[0]))
+    return abs(totals[1] - totals[0] - float(values[0]))
+
+
+@pytest.mark.parametrize("examples", [1024, 2048, 8192, 65536])
+def test_an_example_does_not_move_the_rounding_of_the_others(examples: int) -> None:
+    for seed in (8, 14):
+        assert moved_beyond(periodic(examples, seed), float(examples)) <= 2.0**-12
+
+
+def test_float32_sums_of_a_large_batch_would_pass_the_slack() -> None:
+    """The control: the same sums as for a small batch."""
+    assert max(moved_beyond(periodic(65536, seed), 256.0) for seed in (8, 14)) > 2.0**-9

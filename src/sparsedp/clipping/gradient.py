@@ -16,8 +16,9 @@ the gradient: float32 sums are exact to about 2**-22 of the sizes, so what is ke
 margin that clipping leaves."""
 
 SUMMED_AT_ONCE = 256
-"""How many examples a sum in the layers' own precision may hold; such sums are added up in float64. A float32
-sum of K numbers is off by at most K^2 2^-24 of the largest, in practice by far less (see ``docs/privacy.md``)."""
+"""How many examples a sum in the layers' own precision may hold; such sums are added up in float64. An example
+that comes or goes shifts the others from sum to sum, and so may move their rounding too: over B examples by up to
+about B 2^-23 of a clipped gradient (see ``docs/privacy.md``). Large batches are therefore summed in float64."""
 
 CHUNK = 1 << 23
 """How many numbers a temporary may hold (32 MB of float32); larger work goes in pieces of whole examples."""
@@ -40,7 +41,7 @@ class PerExampleGradient(ABC):
     def accumulate(self, out: Tensor, weights: Tensor) -> None:
         """``out += sum_i weights[i] * G_i``, in place; ``weights`` is (B,), ``out`` is float64.
 
-        At most ``SUMMED_AT_ONCE`` examples are summed in less than float64.
+        At most ``SUMMED_AT_ONCE`` examples are summed in less than float64, and none if ``weights`` are float64.
         """
         if weights.numpy().all():  # numpy starts no threads for so few numbers
             self._add_to(out, weights)

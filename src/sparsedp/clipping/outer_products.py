@@ -83,7 +83,9 @@ class OuterProducts(Summand):
             return
         a, g = wide(self.inputs.values), wide(self.output_grads.values)
         length = a.shape[1:-1].numel()
-        weights = weights.to(a.dtype).repeat_interleave(length).unsqueeze(1)
+        weights = (
+            weights.to(torch.promote_types(a.dtype, weights.dtype)).repeat_interleave(length).unsqueeze(1)
+        )
         a, g = a.reshape(-1, a.shape[-1]), g.reshape(-1, g.shape[-1])
         rows = max(1, min(SUMMED_AT_ONCE, MOST_POSITIONS // max(length, 1))) * length
         _add_products(out.view(-1).numpy(), g, a, weights, rows)
@@ -106,7 +108,7 @@ def _add_products(out: F64, g: Tensor, a: Tensor, weights: Tensor, rows: int) ->
     while start < a.shape[0]:
         blocks = min(together, whole) or 1
         end = min(start + blocks * rows, a.shape[0])
-        left, right = g[start:end], a[start:end]
+        left, right = g[start:end].to(weights.dtype), a[start:end].to(weights.dtype)
         if scales_inputs:
             right = right * weights[start:end]
         else:

@@ -132,8 +132,8 @@ class LogicalBatch:
         """Add the surviving rows' weighted sums to the targets of the tables that have one."""
         self._readings.add_row_sums(survivors, weights, targets)
 
-    def accumulate_dense(self, name: str, out: Tensor, weights: Weights) -> None:
-        """``out += sum_i weights[i] * G_i`` for the dense parameter ``name``, in float64."""
+    def accumulate_dense(self, name: str, out: Tensor, weights: Weights | Floats) -> None:
+        """``out += sum_i weights[i] * G_i`` for the dense parameter ``name`` (see ``PerExampleGradient``)."""
         base = 0
         for each in self._passes:
             gradient = each.dense.get(name)

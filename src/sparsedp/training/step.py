@@ -24,6 +24,11 @@ Sums = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
+LARGEST_FLOAT32_BATCH = 2048
+"""Up to this expected batch size products of layer inputs and gradients are summed in float32, 256 at a time: one
+example then moves the rounding of all others by at most 2^-12 C. A public number decides, not the batch."""
+
+
 class StepGradient(NamedTuple):
     """The noised gradient of a step, already divided by B."""
 
@@ -170,8 +175,10 @@ class StepSums:
 
     def add(self, batch: LogicalBatch, survivors: Ints, weights: Floats) -> None:
         """Add the examples' gradients, each times its weight."""
+        exact = self._rule.batch > LARGEST_FLOAT32_BATCH
+        dense_weights = weights.astype(np.float64) if exact else weights
         for name, out in self._of_dense.items():
-            batch.accumulate_dense(name, out, weights)
+            batch.accumulate_dense(name, out, dense_weights)
         first_whole = len(self._rule.space.selectable)
         batch.accumulate_rows(survivors, weights, self._targets)
         for place, rows, sums in batch.row_sums(survivors, weights, first_whole):
