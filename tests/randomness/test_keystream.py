@@ -70,7 +70,7 @@ def test_labels_give_separate_keys_and_move_nothing() -> None:
     keys = {stream.derive(label) for label in ("a", "b", "")} | {KEY}
     assert len(keys) == 4
     assert stream.derive("a") == stream.derive("a")
-    assert stream.aside("a", 24, 8) == Keystream(stream.derive("a"), private=False).take(32)[24:]
+    assert stream.branch("a", 24).take(8) == Keystream(stream.derive("a"), private=False).take(32)[24:]
     assert stream.position == 0
 
 

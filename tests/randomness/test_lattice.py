@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from sparsedp.randomness import (
     NoiseSource,
@@ -15,7 +13,6 @@ from sparsedp.randomness import (
     lattice_of,
     release_on_lattice,
     rounded_gaussian,
-    unit_gaussian,
 )
 from sparsedp.randomness.cells import LARGEST_STD, SMALLEST_STD, SPAN
 
@@ -104,12 +101,3 @@ def test_bad_releases_are_refused_by_name() -> None:
         arguments = {"sums": np.zeros(3), "lattice": 2.0**-24, "std": 1.0, "divisor": 1.0, **change}
         with pytest.raises(ValueError, match=message):
             release_on_lattice(out, stream=stream(1), **arguments)
-
-
-def test_unit_gaussians_are_whole_multiples(uniform_on_unit: Callable[..., bool]) -> None:
-    z = unit_gaussian(stream(12), (1000, 500))
-    assert z.shape == (1000, 500)
-    cells = z * 2.0**44
-    assert np.array_equal(cells, np.rint(cells))
-    assert uniform_on_unit(stats.norm.cdf(z).ravel())
-    assert not uniform_on_unit(stats.norm.cdf(z.ravel() * 1.02))

@@ -21,7 +21,6 @@ from sparsedp.randomness import (
     round_gaussian,
     round_gumbel,
     round_laplace,
-    rounded_gaussian_rows,
     rounded_gaussian_tail,
 )
 from sparsedp.randomness.rounding import LARGEST_SCALE, _round_rows, _round_values
@@ -131,36 +130,6 @@ def test_neighbours_that_differ_by_less_than_a_cell_have_different_laws() -> Non
         assert abs(seen - truth) < 6.5 * math.sqrt(0.25 / size)
 
 
-# Rows
-
-
-def test_every_row_has_its_own_scale(uniform_on_unit: Callable[..., bool]) -> None:
-    stds = np.array([2.0**20, 3.3e7, 2.0**40])
-    drawn = rounded_gaussian_rows(stds, 400_000, stream(6))
-    for row, std in zip(drawn, stds, strict=True):
-        assert uniform_on_unit(stats.norm.cdf(row / std))
-        assert not uniform_on_unit(stats.norm.cdf(row / (1.02 * std)))
-
-
-def test_a_row_that_owes_nothing_gets_nothing() -> None:
-    drawn = rounded_gaussian_rows(np.array([0.0, 1e6]), 50, stream(7))
-    assert not drawn[0].any()
-    assert drawn[1].all()
-
-
-@pytest.mark.parametrize("rows", [0, 1, 3, 5000])
-@pytest.mark.parametrize("dim", [1, 16])
-def test_shapes_and_bytes(rows: int, dim: int) -> None:
-    """What is drawn and used depends on the shape alone."""
-    one, other = stream(8), stream(8)
-    first = rounded_gaussian_rows(np.full(rows, 10.0), dim, one)
-    assert first.shape == (rows, dim)
-    assert np.array_equal(first, rounded_gaussian_rows(np.full(rows, 10.0), dim, other))
-    rounded_gaussian_rows(np.full(rows, 1e9), dim, one)
-    rounded_gaussian_rows(np.zeros(rows), dim, other)
-    assert one.state() == other.state()
-
-
 # The tail
 
 
@@ -223,9 +192,6 @@ def test_bad_arguments_are_named() -> None:
         for value in (math.nan, math.inf, 2.0**62):
             with pytest.raises(ValueError, match="values: must be finite"):
                 rounded(name, [0.0, value], 1.0, 1.0, seed=1)
-    for std in (-1.0, math.nan, math.inf, 2.0**47):
-        with pytest.raises(ValueError, match="std_cells: must be"):
-            rounded_gaussian_rows(np.array([1.0, std]), 2, stream(1))
     for scale in (0.0, -1.0, math.nan, math.inf, 1e300):
         with pytest.raises(ValueError, match="scale: the noise must lie"):
             noise_lattice(scale)

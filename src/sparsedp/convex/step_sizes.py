@@ -36,7 +36,7 @@ def gradient_scale(schedule: BatchSchedule, *, dimension: int, sparsity: int, l2
     are no longer than R and L). The means over B, O and E cancel, so level k adds `(e_{2^(k+1)}^2 +
     e_{2^k}^2 / 2) / p_k`; the singleton term adds `L^2/n + e_1^2`.
     """
-    d, s = check_count("dimension", dimension), check_count("sparsity", sparsity)
+    d, s = check_count("dimension", dimension, maximum=2**62), check_count("sparsity", sparsity)
     bound = check_positive("l2_bound", l2_bound)
     probabilities = level_probabilities(schedule.size)
     stds = schedule.noise * bound * 0.5 ** np.arange(probabilities.size + 1)

@@ -21,7 +21,7 @@ LARGEST_SIZE = 2**62
 
 def check_histogram(ids: ArrayLike, values: ArrayLike, size: int) -> tuple[Ints, Floats, int]:
     """The three parts as int64, float64 and int, or a `ValueError` that names the wrong one."""
-    size = check_count("size", size)
+    size = check_count("size", size, maximum=2**62)
     if size > LARGEST_SIZE:
         raise ValueError(f"size must be at most 2^62, got {size}")
     given = np.asarray(ids)

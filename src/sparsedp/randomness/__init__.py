@@ -1,7 +1,7 @@
 """Noise sources: cryptographic, OS-seeded and therefore private by default; seeded only on request."""
 
 from sparsedp.randomness.cells import RoundedGaussian, rounded_gaussian
-from sparsedp.randomness.lattice import lattice_of, release_on_lattice, unit_gaussian
+from sparsedp.randomness.lattice import lattice_of, release_on_lattice
 from sparsedp.randomness.positions import bernoulli_positions
 from sparsedp.randomness.rounding import (
     geometric,
@@ -12,7 +12,6 @@ from sparsedp.randomness.rounding import (
     round_gaussian,
     round_gumbel,
     round_laplace,
-    rounded_gaussian_rows,
     rounded_gaussian_tail,
 )
 from sparsedp.randomness.source import NoiseSource
@@ -34,7 +33,5 @@ __all__ = [
     "round_gumbel",
     "round_laplace",
     "rounded_gaussian",
-    "rounded_gaussian_rows",
     "rounded_gaussian_tail",
-    "unit_gaussian",
 ]

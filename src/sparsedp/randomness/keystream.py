@@ -96,10 +96,6 @@ class Keystream:
         """The keystream of the key derived for ``label``, from ``position`` on; this one does not move."""
         return Keystream(self.derive(label), position, private=self.private)
 
-    def aside(self, label: str, position: int, count: int) -> bytes:
-        """Any stretch of the keystream of the key derived for ``label``; this one does not move."""
-        return self.branch(label, position).take(count)
-
     def _context_at(self, position: int) -> CipherContext:
         block, skip = divmod(position, _BLOCK)
         context = Cipher(AES(self.key), modes.CTR(block.to_bytes(_BLOCK, "big"))).encryptor()

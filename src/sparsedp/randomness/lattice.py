@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sparsedp.compiled import compiled
 from sparsedp.randomness.cells import CHUNK, LARGEST_STD, SMALLEST_STD, rounded_gaussian
 from sparsedp.randomness.keystream import Keystream
-from sparsedp.randomness.stream import Size, Stream
+from sparsedp.randomness.stream import Stream
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
@@ -92,14 +92,6 @@ def check_lattice(lattice: float) -> float:
     if not (lattice > 0.0 and math.frexp(lattice)[0] == 0.5):
         raise ValueError(f"lattice: must be a power of two, got {lattice}")
     return lattice
-
-
-def unit_gaussian(stream: Stream, size: Size) -> F64:
-    """Standard normals on the lattice 2^-44: exact multiples, each with its probability to a relative 2^-40.
-
-    For noise alone. Where data and noise are added, use ``release_on_lattice`` or ``round_gaussian``.
-    """
-    return stream.normal(size)
 
 
 @compiled

@@ -105,26 +105,6 @@ def geometric(log_fail: F64, stream: Stream) -> I64:
     return np.where(fits, (upper << np.where(fits, shift, 0)) | low, np.int64(2**62))
 
 
-def rounded_gaussian_rows(std_cells: F64, dim: int, stream: Stream) -> I64:
-    """Integers, ``dim`` a row, those of row n with the law of a rounded Gaussian of ``std_cells[n]``.
-
-    Guarantee: that of ``RoundedGaussian`` for any standard deviations from 0 to 2^46 cells, without tables
-    for each.
-    """
-    std_cells = np.ascontiguousarray(std_cells, dtype=np.float64)
-    if std_cells.ndim != 1 or not np.all((std_cells >= 0.0) & (std_cells <= LARGEST_SCALE)):
-        raise ValueError("std_cells: must be a vector of numbers in [0, 2^46]")
-    sampler, scale = rounded_gaussian(2.0**_FINE_BITS), std_cells * 2.0**-_FINE_BITS
-    cells = np.empty((std_cells.size, dim), dtype=np.int64)
-    rows = max(1, CHUNK // max(dim, 1))
-    for begin in range(0, std_cells.size, rows):
-        part = cells[begin : begin + rows]
-        sampler.fill(part.reshape(-1), stream)
-        spread = stream.uint64(part.size).view(np.int64).reshape(part.shape)
-        _round_rows(part, spread, scale[begin : begin + rows], 0.0, 0.5)
-    return cells
-
-
 def rounded_gaussian_tail(lowest: int, std_cells: float, count: int, stream: Stream) -> I64:
     """``count`` rounded Gaussians of ``std_cells``, each given that it is at least ``lowest``, not negative.
 
