@@ -180,6 +180,13 @@ def test_the_sums_get_the_noise_of_the_event(monkeypatch: pytest.MonkeyPatch, na
     assert private.optimizer.steps_taken == 2
 
 
+def test_without_poisson_sampling_nothing_is_amplified(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, _, seen = trained(monkeypatch, sdp.DPSGD(), poisson=False)
+    assert engine.events() == [(GaussianDpEvent(SIGMA), 2)]
+    assert not seen["bernoulli_positions"]
+    assert {(call["std"], call["divisor"]) for call in seen["release_on_lattice"]} == {(SIGMA * CLIP, BATCH)}
+
+
 def test_the_map_and_the_gradient_share_the_noise_of_the_event(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, private, seen = trained(
         monkeypatch, sdp.AdaFEST(noise_ratio=3.0, threshold=1.5, always_on_rows=10)
@@ -380,6 +387,29 @@ def test_the_standard_deviation_of_a_table_under_dense_dpsgd() -> None:
     for table in (model.chosen, model.small):
         assert table.weight.grad is not None
         assert_std(table.weight.grad, std, "dense")
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_the_standard_deviation_of_touched_rows(lazy: bool) -> None:
+    """Rows that are read are drawn with their sums."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(600, 2048, sparse=True))
+    before = model[0].weight.detach().clone()
+    engine = sdp.PrivacyEngine(seed=9, secure=False)
+    private = engine.make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.5),
+        data_loader=DataLoader(TensorDataset(torch.arange(512)), batch_size=512),
+        noise_multiplier=SIGMA,
+        max_grad_norm=CLIP,
+        selection=sdp.DPSGD(lazy=lazy),
+    )
+    for (ids,) in private.data_loader:
+        (0.0 * private.module(ids)).mean().backward()
+        private.optimizer.step()
+    engine.flush()
+    moved = (model[0].weight.detach().clone() - before)[:512]
+    assert_std(moved, 0.5 * SIGMA * CLIP / 512, "touched")
 
 
 def test_the_standard_deviation_of_a_table_with_lazy_noise() -> None:

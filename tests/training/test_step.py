@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from support.batches import Directions
 from support.models import MultiHot, TwoTables
 from support.naive import masked_clipped_mean, per_example_gradients
 from torch import Tensor, nn
@@ -212,6 +213,30 @@ def test_an_example_whose_loss_is_nan_contributes_nothing() -> None:
         reference, lambda m, i: bce(m(ids[i : i + 1]), labels[i : i + 1]), len(ids)
     )
     assert_same(model, masked_clipped_mean(gradients, survivors(model), 0.3, 32))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_gradient_that_is_not_finite_in_a_table_alone_contributes_nothing(value: float) -> None:
+    """The dense gradients are fine: only the row of example 1 has a gradient that is not finite."""
+    model = Directions(6, 2)
+    model.scale = nn.Linear(1, 1)
+    forward = model.forward
+    model.forward = lambda ids, directions: (  # type: ignore[method-assign]
+        forward(ids, directions) + model.scale(torch.ones(len(ids), 1)).squeeze(1)
+    )
+    directions = torch.tensor([[0.03, 0.04], [value, 0.0], [0.05, 0.0]])
+    data = TensorDataset(torch.tensor([0, 1, 0]), directions, torch.zeros(3))
+    selection = sdp.AdaFEST(threshold=0.5, always_on_rows=0)
+    _, private = make(model, data, selection, max_grad_norm=100.0, loss_reduction="sum")
+    for ids, given_directions, _ in private.data_loader:
+        private.module(ids, given_directions).sum().backward()
+        private.optimizer.step()
+    assert private.optimizer.diagnostics is not None
+    assert private.optimizer.diagnostics.non_finite_examples == 1
+    grads = dense_grads(model)
+    assert survivors(model)["table.weight"].nonzero().flatten().tolist() == [0]
+    torch.testing.assert_close(grads["table.weight"][0], torch.tensor([0.08, 0.04]) / 3)
+    torch.testing.assert_close(grads["scale.bias"], torch.tensor([2 / 3]))
 
 
 def test_an_empty_batch_emits_pure_noise_and_counts_as_a_step() -> None:

@@ -21,6 +21,10 @@ FIRST = (5, 3, 4)
         (nn.InstanceNorm1d(4, affine=True), (5, 4, 6)),
         (nn.InstanceNorm2d(4, affine=True), (5, 4, 3, 2)),
         (nn.LayerNorm(4), (0, 3, 4)),
+        (nn.LayerNorm(4, eps=0.3), (5, 3, 4)),
+        (nn.RMSNorm(4, eps=0.3), (5, 3, 4)),
+        (nn.GroupNorm(2, 4, eps=0.3), (5, 4, 3, 2)),
+        (nn.InstanceNorm1d(4, eps=0.3, affine=True), (5, 4, 6)),
     ],
 )
 def test_scales_and_shifts(check, layer, shape):

@@ -1,0 +1,138 @@
+"""Layers that mix the examples of a batch are named; those that do not are left alone, and as they were."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sparsedp.clipping import Capture
+from sparsedp.clipping.mixing import BATCHES
+from sparsedp.clipping.unsupported import UnsupportedModule
+
+
+class Between(nn.Module):
+    """Something between two linear layers."""
+
+    def __init__(self, middle: Any) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 4), nn.Linear(4, 1)
+        self.middle = middle
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.middle(self.first(x))).squeeze(1)
+
+
+def passes(model: nn.Module, *batches: Tensor) -> None:
+    """Training passes under a capture."""
+    capture = Capture(model, loss_reduction="sum")
+    try:
+        for number, batch in enumerate(batches):
+            capture.begin_piece(number, len(batch))
+            model(batch).sum().backward()
+            capture.take()
+    finally:
+        capture.detach()
+
+
+MIXING = {
+    "batch mean": lambda h: h - h.mean(0),
+    "batch mean, hidden from gradients": lambda h: h - h.mean(0).detach(),
+    "largest of the batch": lambda h: h / h.abs().amax().detach(),
+    "rolled": lambda h: h + 0.5 * h.roll(1, 0),
+    "sorted": lambda h: h.sort(0).values,
+    "a little": lambda h: h + 0.05 * h.sum(0),
+}
+
+
+@pytest.mark.parametrize("name", MIXING)
+def test_a_model_that_mixes_examples_is_refused(name: str) -> None:
+    torch.manual_seed(0)
+    with pytest.raises(UnsupportedModule, match="examples"):
+        passes(Between(MIXING[name]), torch.randn(5, 3))
+
+
+def test_gradients_show_what_random_numbers_hide() -> None:
+    """Noise in the forward leaves no two calls alike, in training and evaluation."""
+    torch.manual_seed(0)
+    with pytest.raises(UnsupportedModule, match="depends on others"):
+        passes(Between(lambda h: h + 0.3 * torch.randn_like(h) - h.mean(0)), torch.randn(5, 3))
+
+
+def test_positions_without_examples_are_refused_where_their_number_is_the_batch_size() -> None:
+    class Positions(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.positions, self.out = nn.Embedding(8, 4), nn.Linear(4, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.out(x + self.positions(torch.arange(x.shape[1]))).sum((1, 2))
+
+    torch.manual_seed(0)
+    with pytest.raises(UnsupportedModule, match="positions"):
+        passes(Positions(), torch.randn(5, 5, 4))
+
+
+def test_state_carried_from_call_to_call_is_refused() -> None:
+    class Carries(Between):
+        last_mean: Any = 0.0
+
+        def forward(self, x: Tensor) -> Tensor:
+            out = self.last(self.first(x) + self.last_mean).squeeze(1)
+            type(self).last_mean = type(self).last_mean + 1.0
+            return out
+
+    for examples in (1, 5):
+        with pytest.raises(UnsupportedModule, match="carries something over"):
+            passes(Carries(None), torch.randn(examples, 3))
+
+
+@pytest.mark.parametrize(
+    "middle", [nn.Identity(), nn.Dropout(0.5), nn.LayerNorm(4), nn.GELU(), lambda h: h + torch.randn_like(h)]
+)
+def test_models_that_do_not_mix_pass(middle: Any) -> None:
+    torch.manual_seed(0)
+    passes(Between(middle), *(torch.randn(size, 3) for size in (5, 2, 1, 3)))
+
+
+def test_only_the_first_batches_are_probed_and_empty_ones_do_not_count() -> None:
+    calls: list[int] = []
+
+    def middle(h: Tensor) -> Tensor:
+        calls.append(len(h))
+        return h
+
+    model = Between(middle)
+    passes(model, torch.randn(0, 3), *(torch.randn(4, 3) for _ in range(BATCHES)))
+    probed = len(calls)
+    assert calls[0] == 0
+    assert calls[1] == 4
+    assert probed > 1 + BATCHES
+    calls.clear()
+    passes(model, *(torch.randn(4, 3) for _ in range(BATCHES + 3)))
+    assert len(calls) - 3 == probed - 1
+
+
+def test_the_probe_leaves_buffers_modes_and_random_numbers_alone() -> None:
+    class Counts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, h: Tensor) -> Tensor:
+            self.calls += 1
+            return h + 0.0 * torch.rand_like(h)
+
+    model = Between(Counts())
+    model.last.eval()
+    torch.manual_seed(3)
+    torch.rand_like(torch.empty(4, 4))
+    expected = torch.rand(3)
+    torch.manual_seed(3)
+    batch = torch.ones(4, 3)
+    passes(model, batch)
+    assert float(model.middle.calls) == 1.0
+    assert (model.training, model.first.training, model.last.training) == (True, True, False)
+    assert torch.equal(torch.rand(3), expected)
