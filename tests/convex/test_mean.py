@@ -202,7 +202,24 @@ def test_bad_arguments(changes, message):
         private_sparse_mean(np.ones((3, 5)), **{**GOOD, **changes})
 
 
-@pytest.mark.parametrize("rows", [np.zeros((0, 5)), np.full((3, 5), np.nan), np.ones(5)])
+@pytest.mark.parametrize("delta", [1e-5, 0.0])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_row_that_is_not_finite_counts_as_zero(value, delta):
+    """To refuse it would tell that it is there, and a mean with it would not hide it either."""
+    rows = rows_of("popular", 40, 30, 3).toarray()
+    zeroed, spoiled = rows.copy(), rows.copy()
+    zeroed[7] = 0.0
+    spoiled[7, 3] = value
+    arguments = {"epsilon": 1.0, "delta": delta, "l2_bound": 1.0, "sparsity": 3}
+    for method in METHODS if delta else METHODS[:2]:
+        expected = seeded(zeroed, method=method, **arguments)
+        for form in (spoiled, sparse.csr_array(spoiled)):
+            found = seeded(form, method=method, **arguments)
+            assert np.array_equal(found.estimate, expected.estimate)
+            assert (found.diagnostics.broken_rows, expected.diagnostics.broken_rows) == (1, 0)
+
+
+@pytest.mark.parametrize("rows", [np.zeros((0, 5)), np.array([["a"]]), np.ones(5)])
 def test_bad_rows(rows):
     with pytest.raises(ValueError, match=r"^Z must"):
         private_sparse_mean(rows, **GOOD)
