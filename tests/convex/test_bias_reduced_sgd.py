@@ -309,7 +309,7 @@ def test_rates_and_noise_that_are_drawn_are_those_that_were_accounted_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Events made from what reached the samplers, priced anew: within the statement, and next to it."""
-    schedule = pld_schedule(size=64, epsilon=1.0, delta=1e-5, stream=NoiseSource(4).sampling)
+    schedule = pld_schedule(size=64, epsilon=1.0, delta=1e-5, noise=30.0, stream=NoiseSource(4).sampling)
     steps, result = _releases(monkeypatch, schedule)
     assert len(steps) == schedule.steps == result.steps
     events = Counter[tuple[float, float]]()
