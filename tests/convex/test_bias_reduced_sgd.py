@@ -3,18 +3,33 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from collections import Counter
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from scipy import sparse
 from support.losses import FixedGradients
 from support.schedules import handmade_schedule
+from support.spies import spy
 
-from sparsedp.accounting import analytic_gaussian_epsilon
+from sparsedp.accounting import (
+    GaussianDpEvent,
+    PoissonSampledDpEvent,
+    analytic_gaussian_epsilon,
+    epsilon_of,
+)
 from sparsedp.audit.distinguishing import audit
 from sparsedp.convex import bias_reduced_sgd
-from sparsedp.convex.batch_schedule import BatchSchedule, draw_levels, level_probabilities
-from sparsedp.convex.bias_reduced_sgd import BiasReducedSGD
+from sparsedp.convex.batch_schedule import (
+    BatchSchedule,
+    draw_levels,
+    filter_schedule,
+    level_probabilities,
+    pld_schedule,
+)
+from sparsedp.convex.bias_reduced_sgd import BiasReducedSGD, Minimised
+from sparsedp.convex.gradient_sums import SAFE
 from sparsedp.convex.losses import LogisticLoss
 from sparsedp.convex.protocol import LinearModelLoss
 from sparsedp.convex.sparse_projection import SparseVector
@@ -247,3 +262,96 @@ def test_bad_input() -> None:
         BiasReducedSGD(l2_bound=1.0, sparsity=1, step_size=0.1).minimise(
             loss, np.zeros(4), schedule=_schedule([], 4, 1.0), source=source
         )
+
+
+@dataclass(frozen=True)
+class Release:
+    """One step as it was drawn: rates, and for each mechanism the move of a clipped example over its noise."""
+
+    rate: float
+    single_rate: float
+    batch: float
+    half: float
+    single: float
+
+
+def _releases(
+    monkeypatch: pytest.MonkeyPatch, schedule: BatchSchedule, *, convex: bool = True
+) -> tuple[list[Release], Minimised]:
+    """A run on one example with a huge gradient that is in every batch, and the numbers that reach the samplers."""
+    rates: list[float] = []
+
+    def everyone(stream: Stream, size: int, rate: float) -> np.ndarray:
+        rates.append(rate)
+        return np.arange(size)
+
+    monkeypatch.setattr(bias_reduced_sgd, "bernoulli_positions", everyone)
+    drawn = spy(monkeypatch, bias_reduced_sgd, "project_noisy")
+    method = BiasReducedSGD(l2_bound=0.7, sparsity=2, step_size=0.1, convex=convex)
+    loss = FixedGradients(sparse.csr_array(np.array([[1e9, 0.0, 0.0]])))
+    result = method.minimise(loss, np.zeros(3), schedule=schedule, source=NoiseSource(5))
+    moves = [float(np.linalg.norm(call["vector"].values)) / SAFE / call["std"] for call in drawn]
+    assert all(call["radius"] == 0.7 * math.sqrt(2) for call in drawn)
+    steps = [
+        Release(rate, single_rate, both, max(odd, even), single)
+        for (rate, single_rate), (both, odd, even, single) in zip(
+            batched(rates, 2), batched(moves, 4), strict=True
+        )
+    ]
+    return steps, result
+
+
+def batched(values: list[float], size: int) -> list[list[float]]:
+    return [values[at : at + size] for at in range(0, len(values), size)]
+
+
+def test_rates_and_noise_that_are_drawn_are_those_that_were_accounted_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Events made from what reached the samplers, priced anew: within the statement, and next to it."""
+    schedule = pld_schedule(size=64, epsilon=1.0, delta=1e-5, noise=30.0, stream=NoiseSource(4).sampling)
+    steps, result = _releases(monkeypatch, schedule)
+    assert len(steps) == schedule.steps == result.steps
+    events = Counter[tuple[float, float]]()
+    for step, level in zip(steps, schedule.levels, strict=True):
+        assert step.rate == 2.0 ** (level + 1) / 64
+        assert step.single_rate == 1 / 64
+        # The move of the batch's mean and that of its half, each over its own noise, add up as one Gaussian.
+        events[step.rate, round(1 / math.hypot(step.batch, step.half), 9)] += 1
+        events[step.single_rate, round(1 / step.single, 9)] += 1
+    expected = {False: schedule.noise / math.sqrt(2), True: schedule.noise}
+    assert all(m == pytest.approx(expected[rate == 1 / 64], rel=1e-7) for rate, m in events)
+    spent = epsilon_of(
+        [
+            (PoissonSampledDpEvent(rate, GaussianDpEvent(multiplier)), count)
+            for (rate, multiplier), count in events.items()
+        ],
+        schedule.delta,
+    )
+    assert 0.975 < spent <= 1.0
+    assert (result.statement.epsilon, result.statement.delta) == (1.0, 1e-5)
+
+
+def test_the_papers_filter_likewise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """(epsilon/32, delta/16) for each release when an example is replaced; the filter's sums, over its own steps."""
+    epsilon, delta, size = 1.0, 1e-6, 128
+    schedule = filter_schedule(size=size, epsilon=epsilon, delta=delta, stream=NoiseSource(6).sampling)
+    steps, result = _releases(monkeypatch, schedule)
+    assert len(steps) == schedule.steps
+    for step in steps:
+        for move in (step.batch, step.half, step.single):
+            assert analytic_gaussian_epsilon(delta / 16, 2 * move) == pytest.approx(epsilon / 32, rel=1e-6)
+    shares = np.array([(3 * step.rate + step.single_rate) / 16 for step in steps])
+    squares = float((epsilon * shares) @ (epsilon * shares))
+    assert math.sqrt(2 * math.log(2 / delta) * squares) + squares / 2 <= epsilon
+    assert delta * shares.sum() <= delta / 2
+    assert (result.statement.epsilon, result.statement.delta) == (epsilon, delta)
+    assert result.statement.adjacency == "replace-one"
+
+
+def test_a_random_iterate_takes_no_step_that_was_not_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule = handmade_schedule(16, 1.0, [0, 1, 2, 0])
+    for _ in range(3):
+        with monkeypatch.context() as patch:
+            steps, result = _releases(patch, schedule, convex=False)
+        assert len(steps) == result.steps <= schedule.steps

@@ -3,10 +3,15 @@ import math
 import numpy as np
 import pytest
 from scipy import sparse, stats
+from support.spies import spy
 
+from sparsedp.accounting import GaussianDpEvent, epsilon_of
 from sparsedp.cli import scripts
-from sparsedp.convex import private_sparse_mean
+from sparsedp.convex import mean as mean_module
+from sparsedp.convex import noise as noise_module
+from sparsedp.convex import private_sparse_mean, recovery_mean
 from sparsedp.convex.clip import clip_rows, exact_mean
+from sparsedp.convex.measurement import GaussianMeasurement
 from sparsedp.convex.projection_mean import mean_noise, project
 from sparsedp.convex.recovery_mean import few_enough, measurement_count
 from sparsedp.randomness import NoiseSource
@@ -202,7 +207,87 @@ def test_bad_arguments(changes, message):
         private_sparse_mean(np.ones((3, 5)), **{**GOOD, **changes})
 
 
-@pytest.mark.parametrize("rows", [np.zeros((0, 5)), np.full((3, 5), np.nan), np.ones(5)])
+@pytest.mark.parametrize("delta", [1e-5, 0.0])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_row_that_is_not_finite_counts_as_zero(value, delta):
+    """To refuse it would tell that it is there, and a mean with it would not hide it either."""
+    rows = rows_of("popular", 40, 30, 3).toarray()
+    zeroed, spoiled = rows.copy(), rows.copy()
+    zeroed[7] = 0.0
+    spoiled[7, 3] = value
+    arguments = {"epsilon": 1.0, "delta": delta, "l2_bound": 1.0, "sparsity": 3}
+    for method in METHODS if delta else METHODS[:2]:
+        expected = seeded(zeroed, method=method, **arguments)
+        for form in (spoiled, sparse.csr_array(spoiled)):
+            found = seeded(form, method=method, **arguments)
+            assert np.array_equal(found.estimate, expected.estimate)
+            assert (found.diagnostics.broken_rows, expected.diagnostics.broken_rows) == (1, 0)
+
+
+@pytest.mark.parametrize("rows", [np.zeros((0, 5)), np.array([["a"]]), np.ones(5)])
 def test_bad_rows(rows):
     with pytest.raises(ValueError, match=r"^Z must"):
         private_sparse_mean(rows, **GOOD)
+
+
+def price(scale, sensitivity, delta):
+    """The epsilon of noise of this scale at this sensitivity, by the accountant."""
+    return epsilon_of([(GaussianDpEvent(scale / sensitivity), 1)], delta) if delta else sensitivity / scale
+
+
+@pytest.mark.parametrize(
+    ("method", "delta"),
+    [(m, 1e-6) for m in ("auto", "projection", "gaussian")] + [("auto", 0.0), ("projection", 0.0)],
+)
+def test_the_noise_that_is_drawn_is_the_noise_that_was_accounted_for(monkeypatch, method, delta):
+    """The scale that reaches the sampler, the move that the sampler's input really makes, and the statement."""
+    n, d, s, bound = 50, 40, 4, 0.7
+    calls = spy(monkeypatch, noise_module, "gaussian" if delta else "laplace")
+    rows = np.zeros((n, d))
+    rows[0, :s] = 100.0
+    pair = [rows, -rows]
+    results = [
+        private_sparse_mean(
+            each, epsilon=0.6, delta=delta, l2_bound=bound, sparsity=s, method=method, source=NoiseSource(1)
+        )
+        for each in pair
+    ]
+    first, second = calls  # one release for each: nothing else is drawn
+    moved = np.linalg.norm(first["values"] - second["values"], 2 if delta else 1)
+    for call, result in zip(calls, results, strict=True):
+        scale = call["std" if delta else "scale"]
+        assert scale == result.noise_scale
+        assert price(scale, moved, delta) == pytest.approx(result.statement.epsilon, rel=1e-5)
+        assert call["values"].size == d
+        assert result.statement.delta == delta
+
+
+def test_the_noise_on_measurements_is_the_noise_that_was_accounted_for(monkeypatch):
+    n, d, s, epsilon, delta = 60, 4000, 2, 0.8, 1e-3
+    calls = spy(monkeypatch, noise_module, "gaussian")
+    measured = spy(monkeypatch, mean_module, "measured_mean")
+    clipped = spy(monkeypatch, recovery_mean, "clip_rows")
+    result = seeded(
+        rows_of("popular", n, d, s), epsilon=epsilon, delta=delta, l2_bound=0.5, sparsity=s, method="recovery"
+    )
+    (call,), (measurement,) = calls, measured
+    m = call["values"].size
+    bound = 0.5 * (1 + 2 / math.sqrt(2 * m))
+    assert measurement["bound"] == pytest.approx(bound, rel=1e-12)
+    assert all(each["l2"] == measurement["bound"] for each in clipped)
+    assert price(call["std"], 2 * measurement["bound"] / n, delta) == pytest.approx(epsilon, rel=1e-5)
+    assert (result.statement.epsilon, result.statement.delta) == (epsilon, delta)
+    assert result.noise_scale == call["std"]
+
+
+def test_a_measured_row_moves_the_mean_by_no_more_than_its_bound():
+    """The sensitivity of recovery, by the vector that gets the noise: opposite rows, the longest columns."""
+    n, d, m = 5, 300, 40
+    measurement = GaussianMeasurement(m, d, NoiseSource(2).sampling)
+    longest = int(np.argmax(np.linalg.norm(measurement.columns(np.arange(d)), axis=1)))
+    rows = np.zeros((n, d))
+    rows[0, longest] = 1.0
+    bound = recovery_mean.measurement_bound(m, 1.0)
+    means = [recovery_mean.measured_mean(sparse.csr_array(x), measurement, bound) for x in (rows, -rows)]
+    moved = np.linalg.norm(means[0] - means[1])
+    assert 0.999 * 2 * bound / n < moved <= 2 * bound / n

@@ -1,12 +1,15 @@
 import math
+import sys
 
 import numpy as np
 import pytest
 from scipy import sparse, stats
+from support.spies import spy
 
-from sparsedp.accounting import analytic_gaussian_sigma
+from sparsedp.accounting import GaussianDpEvent, analytic_gaussian_sigma, epsilon_of
 from sparsedp.audit.distinguishing import audit, repeated
 from sparsedp.convex import LinearRisk, LogisticLoss, SoftmaxLoss, noisy_descent
+from sparsedp.convex import noise as noise_module
 from sparsedp.convex.clip import clip_rows
 from sparsedp.convex.noisy_descent import (
     _choose_pace,
@@ -148,3 +151,37 @@ def test_it_learns():
 def test_bad_arguments(arguments, message):
     with pytest.raises(ValueError, match=message):
         noisy_descent(risk_of(), **{"epsilon": 1.0, **arguments})
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-or-remove-one"])
+@pytest.mark.parametrize("slope_clip", [None, 0.3, 5.0])
+@pytest.mark.parametrize("steps", [None, 7])
+def test_the_noise_that_is_drawn_is_the_noise_that_was_accounted_for(
+    monkeypatch, adjacency, slope_clip, steps
+):
+    """As many Gaussians as steps, at the sensitivity of gradients clipped as they were, compose to the statement."""
+    epsilon, delta, n = 0.8, 1e-5, 40
+    calls = spy(monkeypatch, noise_module, "gaussian")
+    gradients = spy(monkeypatch, sys.modules["sparsedp.convex.noisy_descent"], "_clipped_gradient")
+    risk = risk_of(n=n, loss=LogisticLoss(1.0))
+    result = noisy_descent(
+        risk,
+        epsilon=epsilon,
+        delta=delta,
+        steps=steps,
+        slope_clip=slope_clip,
+        adjacency=adjacency,
+        source=NoiseSource(1),
+    )
+    assert len(calls) == len(gradients) == (steps or len(calls)) > 0
+    clip = gradients[0]["clip"]
+    assert clip == (1.0 if slope_clip is None else min(1.0, slope_clip))
+    # A row of norm 1 whose slope is clipped, there and gone, or turned round.
+    moved = (2 if adjacency == "replace-one" else 1) * clip / n
+    for call, gradient in zip(calls, gradients, strict=True):
+        assert call["std"] == result.noise_scale
+        assert gradient["clip"] == clip
+        assert np.array_equal(call["values"], gradient["returned"])
+    event = GaussianDpEvent(result.noise_scale / moved)
+    assert epsilon_of([(event, len(calls))], delta) == pytest.approx(epsilon, rel=1e-4)
+    assert (result.statement.epsilon, result.statement.delta) == (epsilon, delta)

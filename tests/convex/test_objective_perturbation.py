@@ -1,18 +1,22 @@
 import math
+import sys
 
 import numpy as np
 import pytest
 from scipy import stats
 from scipy.special import expit
+from support.spies import spy
 
-from sparsedp.accounting import analytic_gaussian_sigma
+from sparsedp.accounting import analytic_gaussian_epsilon, analytic_gaussian_sigma
 from sparsedp.audit.distinguishing import exact_epsilon, hockey_stick
 from sparsedp.convex import LinearRisk, LogisticLoss, SmoothedHingeLoss, SoftmaxLoss, SquaredLoss
+from sparsedp.convex import noise as noise_module
 from sparsedp.convex.clip import clip_rows
 from sparsedp.convex.noise import GaussianNoise, LaplaceNoise
 from sparsedp.convex.objective_perturbation import gradient_change, objective_noise, objective_perturbation
 from sparsedp.randomness import NoiseSource
 
+objective_module = sys.modules["sparsedp.convex.objective_perturbation"]
 BOTH = pytest.mark.parametrize("pure", [False, True])
 ADJACENCIES = pytest.mark.parametrize("adjacency", ["replace-one", "add-or-remove-one"])
 
@@ -188,3 +192,46 @@ def test_refusals():
     statement = objective_perturbation(risk, epsilon=1.0, adjacency="add-or-remove-one").statement
     assert statement.private
     assert statement.notes
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-or-remove-one"])
+@pytest.mark.parametrize("delta", [1e-4, 0.0])
+@pytest.mark.parametrize("loss", [LogisticLoss(1.0), SoftmaxLoss(3)], ids=repr)
+def test_the_noises_that_are_drawn_are_those_that_were_accounted_for(monkeypatch, adjacency, delta, loss):
+    """The noise in the objective pays for 99% of the budget, less the determinants; the one on its minimiser for 1%."""
+    n, epsilon, lam = 400, 0.9, 0.05
+    calls = spy(monkeypatch, noise_module, "gaussian" if delta else "laplace")
+    solved = spy(monkeypatch, objective_module, "minimise")
+    targets = np.arange(n) % loss.outputs if loss.outputs > 1 else np.where(np.arange(n) % 2, 1.0, -1.0)
+    rows = clip_rows(np.random.default_rng(0).standard_normal((n, 4)), l2=1.0)
+    risk = LinearRisk(rows, targets, loss, 1.0, 2.0)
+    result = objective_perturbation(
+        risk, epsilon=epsilon, delta=delta, lam=lam, adjacency=adjacency, source=NoiseSource(1)
+    )
+    within, hiding = (call["std" if delta else "scale"] for call in calls)
+    (solve,) = solved
+    assert not calls[0]["values"].any()
+    assert within == result.noise_scale
+    # What one example does: a slope of norm sqrt(2) (1 for the logistic) times a row, once or twice.
+    terms = 2 if adjacency == "replace-one" else 1
+    slope = {True: math.sqrt(2) if delta else 2.0, False: 1.0}[loss.outputs > 1]
+    change = terms * slope * (1.0 if delta else 2.0)
+    rank, trace = (2, 2 / 3) if loss.outputs > 1 else (1, 0.25)
+    determinants = rank * math.log1p(trace / (rank * n * lam))
+    corners = (3 if loss.outputs > 1 else 2) ** terms - 1
+    rest = 0.99 * epsilon - determinants
+    # Solved to half of what is hidden, and twice that apart on neighbours.
+    distance = 4 * solve["tolerance"] / lam * (1.0 if delta else math.sqrt(risk.dimension))
+    if delta:
+        assert analytic_gaussian_epsilon(0.99 * delta / corners, change / within) == pytest.approx(
+            rest, rel=1e-6
+        )
+        assert analytic_gaussian_epsilon(0.01 * delta, distance / hiding) == pytest.approx(
+            0.01 * epsilon, rel=1e-4
+        )
+    else:
+        assert change / within == pytest.approx(rest, rel=1e-9)
+        assert distance / hiding == pytest.approx(0.01 * epsilon, rel=1e-9)
+    assert np.array_equal(solve["objective"].linear, calls[0]["returned"] / n)
+    assert np.array_equal(result.x, calls[1]["returned"])
+    assert (result.statement.epsilon, result.statement.delta) == (epsilon, delta)

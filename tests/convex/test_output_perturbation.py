@@ -1,11 +1,13 @@
 import math
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import stats
+from support.spies import spy
 
-from sparsedp.accounting import analytic_gaussian_sigma
+from sparsedp.accounting import GaussianDpEvent, analytic_gaussian_sigma, epsilon_of
 from sparsedp.audit.distinguishing import audit, repeated
 from sparsedp.convex import (
     Ball,
@@ -22,6 +24,7 @@ from sparsedp.convex import (
     output_perturbation,
     theorem_lambda,
 )
+from sparsedp.convex import noise as noise_module
 from sparsedp.convex.clip import clip_rows
 from sparsedp.convex.noise import GaussianNoise
 from sparsedp.convex.output_perturbation import SLACK, l1_sensitivity, l2_sensitivity
@@ -29,6 +32,7 @@ from sparsedp.convex.solver import Objective, minimise
 from sparsedp.randomness import NoiseSource
 
 N = 20
+output_module = sys.modules["sparsedp.convex.output_perturbation"]
 
 
 def mean_risk(rows):
@@ -289,3 +293,43 @@ def test_rows_that_were_not_clipped_are_refused():
     risk = LinearRisk(np.full((5, 2), 3.0), np.ones(5), LogisticLoss(), 1.0, 1.0)
     with pytest.raises(ValueError, match="shorten them with clip_rows"):
         output_perturbation(risk, epsilon=1.0, lam=0.1)
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-or-remove-one"])
+@pytest.mark.parametrize("delta", [1e-4, 0.0])
+@pytest.mark.parametrize("domain", [Everywhere(), Ball(3.0)], ids=repr)
+def test_the_noise_that_is_drawn_is_the_noise_that_was_accounted_for(monkeypatch, adjacency, delta, domain):
+    """1.01 times the farthest that one example moves the minimiser; the rest is for the solver, and it keeps to it.
+
+    Linear losses attain the sensitivity, so the move is measured and not taken from the code.
+    """
+    lam, epsilon = 0.5, 0.7
+    calls = spy(monkeypatch, noise_module, "gaussian" if delta else "laplace")
+    solved = spy(monkeypatch, output_module, "minimise")
+    rows = np.zeros((N, 3))
+    rows[0] = 1 / math.sqrt(3)
+    pair = (rows, -rows) if adjacency == "replace-one" else (rows, 0 * rows)
+    results = [
+        output_perturbation(
+            mean_risk(each),
+            epsilon=epsilon,
+            delta=delta,
+            lam=lam,
+            domain=domain,
+            adjacency=adjacency,
+            source=NoiseSource(1),
+        )
+        for each in pair
+    ]
+    first, second = calls
+    moved = np.linalg.norm(first["values"] - second["values"], 2 if delta else 1)
+    for call, solve, result in zip(calls, solved, results, strict=True):
+        scale = call["std" if delta else "scale"]
+        assert scale == result.noise_scale
+        ratio = scale / (1.01 * moved)
+        spent = epsilon_of([(GaussianDpEvent(ratio), 1)], delta) if delta else 1 / ratio
+        assert spent == pytest.approx(epsilon, rel=1e-4)
+        distance = solve["tolerance"] / lam * (1 if delta else math.sqrt(3))
+        assert distance == pytest.approx(0.0025 * moved, rel=1e-4)
+        assert (result.statement.epsilon, result.statement.delta) == (epsilon, delta)
+        assert result.statement.adjacency == adjacency

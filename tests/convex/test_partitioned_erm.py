@@ -5,10 +5,13 @@ import math
 import numpy as np
 import pytest
 from scipy import sparse
+from support.losses import FixedGradients
+from support.spies import spy
 
 from sparsedp.accounting import delta_of
 from sparsedp.audit.distinguishing import audit, exact_epsilon
 from sparsedp.convex import partitioned_erm
+from sparsedp.convex.gradient_sums import SAFE
 from sparsedp.convex.losses import SmoothedHingeLoss
 from sparsedp.convex.partitioned_erm import PartitionedERM, iteration_price
 from sparsedp.convex.protocol import LinearModelLoss
@@ -218,3 +221,41 @@ def test_bad_input() -> None:
         iteration_price(epsilon=1.0, delta=0.5, parts=100, iterations=3)
     with pytest.raises(ValueError, match="epsilon must"):
         iteration_price(epsilon=math.nan, delta=0.5, parts=1, iterations=3)
+
+
+@pytest.mark.parametrize("convex", [True, False])
+def test_the_scales_that_are_drawn_are_those_that_were_accounted_for(
+    monkeypatch: pytest.MonkeyPatch, convex: bool
+) -> None:
+    """Every scale, from the statement alone: composition, sampling, then NumericSparse's own theorem 3.28."""
+    epsilon, delta, iterations, positives, bound = 0.8, 1e-6, 12, 3, 0.5
+    calls = spy(monkeypatch, partitioned_erm, "numeric_sparse")
+    rows = np.zeros((20, 6))
+    rows[:, 0] = 100.0
+    method = PartitionedERM(bound, positives, iterations, step_size=0.1, convex=convex)
+    parts = np.arange(20).reshape(4, 5)
+    result = method.minimise(
+        FixedGradients(sparse.csr_array(rows)),
+        np.zeros(6),
+        parts=list(parts),
+        epsilon=epsilon,
+        delta=delta,
+        source=NoiseSource(3),
+    )
+    assert len(calls) == result.steps
+    assert result.steps == iterations if convex else result.steps <= iterations
+    # The mean gradient of a part, all of whose entries are clipped: one of five examples is worth a fifth of it.
+    moved = 2 * max(abs(call["values"]).max() for call in calls) / 5 / SAFE
+    slack = math.sqrt(2 * iterations * math.log(2 / delta))
+    for call in calls:
+        finding, answering = call["threshold_scale"], call["answer_scale"] / 2
+        assert call["query_scale"] == pytest.approx(2 * finding, rel=1e-12)
+        assert call["positives"] == positives
+        # 95 : 5, as WIDE splits it.
+        assert finding * 0.95 == pytest.approx(answering * 0.05, rel=1e-9)
+        # unit = Delta sqrt(32 c ln(2/delta')) / eps', and delta' = m delta / (2 T).
+        share = math.sqrt(32 * positives * math.log(2 / (4 * delta / (2 * iterations))))
+        per_look = moved * share / (finding * 0.95)
+        each = math.log1p(math.expm1(per_look) / 4)
+        assert iterations * each * math.expm1(each) + each * slack == pytest.approx(epsilon, rel=1e-6)
+    assert (result.statement.epsilon, result.statement.delta) == (epsilon, delta)

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from support.spies import spy
 
 from sparsedp.audit.distinguishing import exact_epsilon
-from sparsedp.convex import SparseExponentialMechanism
+from sparsedp.convex import SparseExponentialMechanism, sparse_exponential
 from sparsedp.convex.sparse_exponential import lattice, lattice_points
 from sparsedp.randomness import NoiseSource
 
@@ -169,3 +170,28 @@ def test_a_loss_range_that_the_data_break_is_refused():
     mechanism = SparseExponentialMechanism(**{**GOOD, "loss_range": 0.1, "tau": 0.5})
     with pytest.raises(ValueError, match="loss_range must bound"):
         mechanism.draw(lambda points: 0.15 * points.sum(axis=1), 10)
+
+
+@pytest.mark.parametrize("loss_range", [None, 0.8])
+def test_the_draw_is_the_one_that_was_accounted_for(monkeypatch, loss_range):
+    """Scores of n F_S, the whole epsilon, and B: replacing an example moves a score by B at most, either way."""
+    calls = spy(monkeypatch, sparse_exponential, "exponential")
+    mechanism = SparseExponentialMechanism(**{**GOOD, "epsilon": 0.7, "loss_range": loss_range, "tau": 0.5})
+    n, data = 9, np.eye(3)
+    result = mechanism.draw(absolute_losses(data), n, NoiseSource(1))
+    (call,) = calls
+    net = lattice(3, 4).toarray() * 0.5
+    assert np.allclose(call["scores"], -n * absolute_losses(data)(net))
+    assert (call["epsilon"], call["sensitivity"]) == (0.7, 2.0 if loss_range is None else 0.8)
+    assert (result.statement.epsilon, result.statement.delta) == (0.7, 0.0)
+    # Two data sets that differ in one example: no score moves by more than B, nor two apart by more than 2 B.
+    other = data.copy()
+    other[0] = [-1.0, 0.0, 0.0]
+    moves = 3 * (absolute_losses(other)(net) - absolute_losses(data)(net))
+    assert np.abs(moves).max() <= call["sensitivity"]
+    # The probabilities that this gives, priced exactly.
+    weights = [
+        np.exp(-0.7 * 3 * absolute_losses(each)(net) / (2 * call["sensitivity"])) for each in (data, other)
+    ]
+    pair = [w / w.sum() for w in weights]
+    assert max(exact_epsilon(*pair), exact_epsilon(*reversed(pair))) <= 0.7

@@ -12,15 +12,15 @@ from scipy import sparse
 
 from sparsedp.accounting import PrivacyStatement
 from sparsedp.accounting.statement import REPLACE_ONE
-from sparsedp.accounting.validation import check_count, check_delta, check_epsilon, check_positive
-from sparsedp.convex.clip import check_rows, clip_rows, exact_mean, row_norms
+from sparsedp.accounting.validation import check_count, check_delta, check_epsilon
+from sparsedp.convex.adaptive_mean import denoise, denoised_error_bound
+from sparsedp.convex.clip import check_bound, check_rows, clip_rows, exact_mean, row_norms, zero_broken_rows
 from sparsedp.convex.measurement import random_measurement
 from sparsedp.convex.neighbours import check_pure_or_delta
 from sparsedp.convex.noise import Noise
 from sparsedp.convex.projection_mean import (
     mean_noise,
     project,
-    project_by_risk,
     projection_error_bound,
 )
 from sparsedp.convex.recovery_mean import (
@@ -37,16 +37,19 @@ from sparsedp.mechanisms.histogram import Floats
 from sparsedp.randomness import NoiseSource
 
 Method = Literal["auto", "projection", "recovery", "gaussian"]
-_CHANCE = 0.1
-"""The share of beta that ``auto`` leaves for noise beyond its largest threshold."""
 
 
 @dataclass(frozen=True)
 class MeanDiagnostics:
-    """What was done to the data. NOT private: for the curator's eyes, never to be released."""
+    """What was done to the data. NOT private: for the curator's eyes, never to be released.
+
+    ``clipped_rows`` were too long, ``dense_rows`` have more non-zeros than ``sparsity``, and ``broken_rows`` held a
+    NaN or an infinity: these were taken as rows of zeros.
+    """
 
     clipped_rows: int
     dense_rows: int
+    broken_rows: int
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,8 @@ class SparseMean:
 
     ``error_bound`` is the theorem's, with its constants: the l2 distance to the mean of the clipped rows
     stays below it but for probability ``beta``, if no row has more than ``sparsity`` non-zeros.
-    ``method`` is the mechanism that made the estimate. ``noise_scale`` is the standard deviation of the noise
+    ``method`` is the mechanism that made the estimate; for ``auto`` what became of the noisy mean: ``"zero"``,
+    ``"projection"`` or ``"threshold"``. ``noise_scale`` is the standard deviation of the noise
     on each coordinate or measurement, or the scale of its Laplace law.
     """
 
@@ -109,15 +113,17 @@ def private_sparse_mean(
 
     Parameters
     ----------
-    Z : n rows of dimension d, dense or sparse (CSR up to d = 1e7 and beyond). n and d are public.
+    Z : n rows of dimension d, dense or sparse (CSR up to d = 1e7 and beyond). n and d are public. A row with a NaN
+        or an infinity counts as zero: to refuse it would tell that it is there.
     epsilon, delta : the guarantee; ``delta=0`` asks for pure DP, ``None`` means 1 / (10 n).
     l2_bound : L. Longer rows are shortened to it, so nothing is assumed of the data.
     sparsity : s, how many non-zeros a row is expected to have at most. A matter of utility, except with
         ``delta=0``, where rows are also shortened to l1 norm L sqrt(s); rows with more non-zeros are
         never a breach of privacy, but the estimate then leans towards the l1 ball of that radius.
     method : ``"projection"`` (Algorithm 1), ``"recovery"`` (Algorithm 2; needs delta > 0, and is the plain
-        Gaussian mechanism where d < m ln^2 m), ``"gaussian"`` (needs delta > 0), or ``"auto"``: Algorithm 1
-        with the radius, at most L sqrt(s), whose error, estimated from the noisy mean itself, is least.
+        Gaussian mechanism where d < m ln^2 m), ``"gaussian"`` (needs delta > 0), or ``"auto"``: the noisy mean with
+        what stands out of the noise kept, and the rest projected, thresholded or dropped, whichever has the
+        least error as estimated from the noisy mean itself (``denoise``).
     beta : how often ``error_bound`` may fail.
     source : where noise comes from; a new secure source unless given.
 
@@ -134,7 +140,8 @@ def private_sparse_mean(
     pure = problem.delta == 0.0
     if pure and method in ("recovery", "gaussian"):
         raise ValueError(f"method {method!r} needs delta > 0; 'projection' and 'auto' give pure DP")
-    clipped = clip_rows(rows, l2=problem.l2_bound, l1=problem.radius if pure else math.inf)
+    finite, broken = zero_broken_rows(rows)
+    clipped = clip_rows(finite, l2=problem.l2_bound, l1=problem.radius if pure else math.inf)
     answer = _MECHANISMS[method](clipped, problem, source)
     statement = PrivacyStatement(
         epsilon=problem.epsilon,
@@ -151,7 +158,7 @@ def private_sparse_mean(
         beta=problem.beta,
         method=answer.method,
         noise_scale=answer.noise_scale,
-        diagnostics=_diagnostics(rows, problem, pure),
+        diagnostics=_diagnostics(finite, problem, pure, int(broken.sum())),
     )
 
 
@@ -173,15 +180,10 @@ def _projection(rows: sparse.csr_array, p: _Problem, source: NoiseSource) -> _An
 
 def _auto(rows: sparse.csr_array, p: _Problem, source: NoiseSource) -> _Answer:
     noise, noisy = _noisy_mean(rows, p, source)
-    chance = _CHANCE * p.beta
-    widest = project(noisy, p.radius)
-    chosen = project_by_risk(noisy, noise, widest, beta=chance)
-    bound = math.sqrt(2 * p.radius * noise.largest(p.d, chance))
-    if (
-        chosen is widest
-    ):  # a projection to a set that holds the mean: both bounds, each with its share of beta
-        bound = min(bound, noise.norm(p.d, p.beta - chance))
-    return _Answer(chosen.point, bound, "projection", noise.scale)
+    ball = {"l2_bound": p.l2_bound, "radius": p.radius}
+    answer = denoise(noisy, noise, **ball)
+    bound = denoised_error_bound(answer, noise, p.d, beta=p.beta, **ball)
+    return _Answer(answer.point, bound, answer.method, noise.scale)
 
 
 def _recovery(rows: sparse.csr_array, p: _Problem, source: NoiseSource) -> _Answer:
@@ -219,15 +221,15 @@ def _check_problem(
         d=d,
         epsilon=check_epsilon(epsilon),
         delta=check_pure_or_delta(delta, n),
-        l2_bound=check_positive("l2_bound", l2_bound),
+        l2_bound=check_bound("l2_bound", l2_bound),
         sparsity=sparsity,
         beta=check_delta(beta, "beta"),
     )
 
 
-def _diagnostics(rows: sparse.csr_array, p: _Problem, pure: bool) -> MeanDiagnostics:
+def _diagnostics(rows: sparse.csr_array, p: _Problem, pure: bool, broken: int) -> MeanDiagnostics:
     long = row_norms(rows, 2) > p.l2_bound
     if pure:
         long |= row_norms(rows, 1) > p.radius
     dense = np.diff(rows.indptr) > p.sparsity
-    return MeanDiagnostics(int(long.sum()), int(dense.sum()))
+    return MeanDiagnostics(int(long.sum()), int(dense.sum()), broken)

@@ -48,8 +48,23 @@ class Noise(Protocol):
         """How many magnitudes count as passing each (sorted) threshold, in ``threshold_risk``."""
         ...
 
-    def risk_allowance(self, d: int, thresholds: Floats) -> Floats:
-        """What to add to estimated risks so that, where there is nothing but noise, chance seldom chooses one."""
+    def beyond(self, threshold: float) -> float:
+        """P(|noise| > threshold)."""
+        ...
+
+    def excess(self, threshold: float) -> float:
+        """E max(|noise| - threshold, 0)."""
+        ...
+
+    def square_excess(self, thresholds: Floats) -> Floats:
+        """E max(|noise| - threshold, 0)^2, the risk of soft thresholding where there is nothing but noise."""
+        ...
+
+    def risk_allowance(self, d: int, thresholds: Floats, chance: float) -> Floats:
+        """By how much chance may better the estimated risk of a threshold where there is nothing but noise.
+
+        Bernstein's bound at probability ``chance`` on the sum of d times ``max(noise^2 - t^2, 0)``, less its mean.
+        """
         ...
 
 
@@ -90,10 +105,32 @@ class GaussianNoise:
         """Those that do: with y = x + noise, ``E noise g(y) = std^2 E g'(y)`` (Stein)."""
         return np.asarray(magnitudes.size - below(magnitudes, thresholds, [])[0])
 
-    def risk_allowance(self, d: int, thresholds: Floats) -> Floats:
-        """Bernstein's bound at e^-2: each of m = d P(|noise| > t) magnitudes adds about 2 std^2 (Exp(1) - 1)."""
-        passing = 2 * d * ndtr(-thresholds / self.std)
-        return np.asarray(2 * self.variance * (2 * np.sqrt(passing) + 2))
+    def beyond(self, threshold: float) -> float:
+        """Two tails."""
+        return 2 * float(ndtr(-threshold / self.std))
+
+    def excess(self, threshold: float) -> float:
+        """2 (phi(a) - a Q(a)) in units of the standard deviation, a = threshold / std."""
+        a = threshold / self.std
+        return 2 * self.std * (math.exp(-a * a / 2) / math.sqrt(2 * math.pi) - a * float(ndtr(-a)))
+
+    def square_excess(self, thresholds: Floats) -> Floats:
+        """2 ((1 + a^2) Q(a) - a phi(a)), likewise."""
+        a, density, tail = self._tails(thresholds)
+        return np.asarray(2 * self.variance * np.maximum((1 + a**2) * tail - a * density, 0.0))
+
+    def risk_allowance(self, d: int, thresholds: Floats, chance: float) -> Floats:
+        """The terms, less 2 std^2 where they are not zero, have moments in phi and Q; their tails are 2 std^2 Exp."""
+        a, density, tail = self._tails(thresholds)
+        level = a**2 + 2
+        squares, fourths = 2 * (a * density + tail), 2 * ((a**3 + 3 * a) * density + 3 * tail)
+        mean = squares - 2 * level * tail
+        spread = fourths - 2 * level * squares + 2 * level**2 * tail - mean**2
+        return np.asarray(self.variance * _bernstein(d * np.maximum(spread, 0.0), 2.0, chance))
+
+    def _tails(self, thresholds: Floats) -> tuple[Floats, Floats, Floats]:
+        a = thresholds / self.std
+        return a, np.exp(-(a**2) / 2) / math.sqrt(2 * math.pi), ndtr(-a)
 
 
 @dataclass(frozen=True)
@@ -138,15 +175,29 @@ class LaplaceNoise:
         inside = within - np.exp(-t) * growths + np.sinh(t) * (decay.sum() - decays)
         return np.asarray(magnitudes.size - inside)
 
-    def risk_allowance(self, d: int, thresholds: Floats) -> Floats:
-        """Bernstein's bound at e^-1/8: each of d e^(-t/b) magnitudes adds (t + b Exp(1))^2 - t^2 less its mean.
+    def beyond(self, threshold: float) -> float:
+        """e^(-t/b)."""
+        return math.exp(-threshold / self.scale)
 
-        Less is allowed for than with Gaussian noise: tails are heavier, so the same chance would cost more
-        where there is something to find.
-        """
-        t, b = thresholds, self.scale
-        squares = d * np.exp(-t / b) * (8 * (t * b) ** 2 + 24 * t * b**3 + 24 * b**4)
-        return np.asarray(0.5 * np.sqrt(squares) + 0.25 * t * b)
+    def excess(self, threshold: float) -> float:
+        """b e^(-t/b)."""
+        return self.scale * math.exp(-threshold / self.scale)
+
+    def square_excess(self, thresholds: Floats) -> Floats:
+        """2 b^2 e^(-t/b)."""
+        return np.asarray(2 * self.scale**2 * np.exp(-thresholds / self.scale))
+
+    def risk_allowance(self, d: int, thresholds: Floats, chance: float) -> Floats:
+        """The terms are (t + b Exp)^2 - t^2 with probability e^(-t/b); their tails are 2 t b Exp."""
+        a = thresholds / self.scale
+        tail = np.exp(-a)
+        spread = tail * (8 * a**2 + 24 * a + 24) - (tail * (2 * a + 2)) ** 2
+        return np.asarray(self.scale**2 * _bernstein(d * spread, 2 * np.maximum(a, 1.0), chance))
+
+
+def _bernstein(variance: Floats, tail: Floats | float, chance: float) -> Floats:
+    certainty = math.log(1 / chance)
+    return np.asarray(np.sqrt(2 * certainty * variance) + certainty * tail)
 
 
 def _in_chunks(values: Floats, add: Callable[[Floats], Floats]) -> Floats:

@@ -6,13 +6,13 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import optimize
 
 from sparsedp.convex.noise import GaussianNoise, LaplaceNoise, Noise, below
 from sparsedp.mechanisms import project_l1_ball
 from sparsedp.mechanisms.histogram import Floats
 
 _CHUNK = 2**18
-_CANDIDATES = 33
 
 
 @dataclass(frozen=True)
@@ -61,40 +61,13 @@ def shrink(noisy: Floats, threshold: float) -> Floats:
     return np.copysign(shrunk, noisy, out=shrunk)
 
 
-def project_by_risk(noisy: Floats, noise: Noise, widest: Projected, *, beta: float) -> Projected:
-    """The projection to that l1 ball, no larger than the one of ``widest``, with the least estimated error.
-
-    A mean may lie far inside its ball: rows that cancel, or few that agree. A smaller ball then keeps out
-    more noise. Which one is best shows in the noisy mean itself, at no cost of privacy: both the projection
-    to a ball and soft thresholding have an unbiased estimate of their squared error that needs nothing but
-    the noisy vector and the public noise.
-
-    Public thresholds between that of ``widest`` and ``u = noise.largest(d, beta)`` are compared, and ``widest``
-    itself. Where no coordinate passes u, all may be noise, and an answer that keeps any of it has to be better
-    by more than chance. Lemma 3.1 holds for all answers, but for probability ``beta``: with
-    a = ||noise||_inf <= u, the one of threshold t is a z with
-    ``||z - mean||^2 <= (a - t) ||z||_1 + (a + t) ||mean||_1 <= 2 u radius``.
-    """
-    public = np.linspace(0.0, noise.largest(noisy.size, beta), _CANDIDATES)
-    thresholds = np.append(widest.threshold, public[public > widest.threshold])
-    if thresholds.size == 1:
-        return widest
-    risk = np.append(ball_risk(noisy, noise, widest), threshold_risk(noisy, noise, thresholds[1:]))
-    if max(float(noisy.max()), -float(noisy.min())) <= public[-1]:
-        risk[:-1] += noise.risk_allowance(noisy.size, thresholds[:-1])
-    best = int(np.argmin(risk))
-    if best == 0:
-        return widest
-    return Projected(shrink(noisy, float(thresholds[best])), float(thresholds[best]))
-
-
 def threshold_risk(noisy: Floats, noise: Noise, thresholds: Floats) -> Floats:
     """Unbiased estimates of the squared error of soft thresholding, one for each (sorted) threshold.
 
     With y = mean + noise, the error is ``|f(y) - y|^2 + 2 <noise, f(y) - y> + |noise|^2``; the first term is
     the sum of ``min(|y|, t)^2``, and the mean of the second follows from how many coordinates pass.
     """
-    squares, passing = _tally(noisy, noise, thresholds)
+    squares, passing = tally(noisy, noise, thresholds)
     return np.asarray(squares + noise.variance * (2 * passing - noisy.size))
 
 
@@ -105,13 +78,13 @@ def ball_risk(noisy: Floats, noise: Noise, ball: Projected) -> float:
     give way: the ball's answer leans on the noise by one coordinate less than the threshold alone would.
     Unbiased for Gaussian noise; for Laplace noise k is taken as it is, without the fresh noise.
     """
-    squares, passing = _tally(noisy, noise, np.array([ball.threshold]))
+    squares, passing = tally(noisy, noise, np.array([ball.threshold]))
     if ball.threshold > 0.0:
         passing = passing * (1 - 1 / max(1, int(np.count_nonzero(ball.point))))
     return float(squares[0] + noise.variance * (2 * passing[0] - noisy.size))
 
 
-def _tally(noisy: Floats, noise: Noise, thresholds: Floats) -> tuple[Floats, Floats]:
+def tally(noisy: Floats, noise: Noise, thresholds: Floats) -> tuple[Floats, Floats]:
     """For each threshold t: the sum of ``min(|y|, t)^2``, and how many coordinates pass."""
     squares, passing = np.zeros(thresholds.size), np.zeros(thresholds.size)
     for start in range(0, noisy.size, _CHUNK):
@@ -129,3 +102,17 @@ def projection_error_bound(noise: Noise, d: int, radius: float, *, beta: float) 
     not lengthen the error, and Lemma 3.1 with radius = L sqrt(s).
     """
     return min(noise.norm(d, beta), math.sqrt(2 * radius * noise.largest(d, beta)))
+
+
+def pure_noise_error(noise: Noise, d: int, radius: float) -> float:
+    """How long the answer of Algorithm 1 is where the mean is zero: about its error at any mean that drowns.
+
+    Its threshold t is the one at which d excesses ``E max(|noise| - t, 0)`` fill the ball.
+    """
+    if d * noise.excess(0.0) <= radius:
+        return math.sqrt(d * noise.variance)
+    most = noise.largest(d, 1e-9)
+    if d * noise.excess(most) >= radius:
+        return radius
+    threshold = optimize.brentq(lambda t: d * noise.excess(t) - radius, 0.0, most)
+    return min(radius, math.sqrt(d * float(noise.square_excess(np.asarray(threshold)))))
