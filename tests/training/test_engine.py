@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 import torch
@@ -488,3 +489,10 @@ def test_epochs_or_steps() -> None:
                 max_grad_norm=1.0,
                 **options,  # type: ignore[arg-type]
             )
+
+
+def test_noise_beyond_the_lattice_is_refused_before_anything_is_paid(tmp_path: Path) -> None:
+    engine, private = make(engine=sdp.PrivacyEngine(ledger=tmp_path / "data.ledger"), noise_multiplier=1e15)
+    with pytest.raises(ValueError, match="std: at most"):
+        train(private, 1)
+    assert engine.events() == []

@@ -23,6 +23,7 @@ from sparsedp.training.identity import ParameterIdentity
 from sparsedp.training.lazy import LazyNoise
 from sparsedp.training.loader import FixedLoader, PoissonLoader
 from sparsedp.training.optimizer import PrivateOptimizer, check_optimizers
+from sparsedp.training.step import step_lattice
 from sparsedp.training.terms import Terms
 
 
@@ -119,6 +120,8 @@ class Run:
             clip=self.terms.max_grad_norm,
             batch=self.terms.expected_batch_size,
         )
+        dense = sum(parameter.numel() for parameter in self.capture.dense.values())
+        step_lattice(self._rule, self._rule.space.coordinates + dense)
 
     @property
     def settled(self) -> bool:

@@ -252,6 +252,14 @@ class StepSums:
         return flat[self._bounds[n] : self._bounds[n + 1]].reshape(-1, self._dim(place))
 
 
+def step_lattice(rule: Rule, coordinates: int) -> float:
+    """The lattice of a step's sums, of public numbers alone (0: there is no noise); refuses noise beyond its range."""
+    std = rule.noise_multiplier * rule.sensitivity
+    if std == 0:
+        return 0.0
+    return lattice_of(std=std, sensitivity=rule.sensitivity, coordinates=max(coordinates, 1))
+
+
 class _Noise:
     """The Gaussian mechanism on a step's sums, on a lattice that depends on public numbers alone."""
 
@@ -259,10 +267,7 @@ class _Noise:
         self._std = rule.noise_multiplier * rule.sensitivity
         self._divisor = rule.batch
         self._stream = source.noise
-        if self._std > 0:
-            self._lattice = lattice_of(
-                std=self._std, sensitivity=rule.sensitivity, coordinates=max(coordinates, 1)
-            )
+        self._lattice = step_lattice(rule, coordinates)
 
     def release(self, sums: Sums) -> Floats:
         """``(sums + noise) / B``."""
