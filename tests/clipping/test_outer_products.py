@@ -48,6 +48,19 @@ def test_the_gram_form_does_not_understate_gradients_that_cancel():
     assert not torch.allclose(plain, exact, rtol=1e-2)
 
 
+@pytest.mark.parametrize("size", [2.0**12, 2.0**20, 2.0**24])
+def test_positions_that_cancel_do_not_round_other_examples(size):
+    """Example 1 has no gradient, from two that cancel; float32 sums on the way would swallow example 0."""
+    a, g = torch.zeros(2, 2, 8), torch.zeros(2, 2, 8)
+    a[0, 0, 0], g[0, 0, 0] = 1.0, 0.7391
+    a[1, :, 0], g[1, :, 0] = torch.tensor([1.0, 1 + 2.0**-10]), size * torch.tensor([1 + 2.0**-10, -1.0])
+    assert OuterProducts(a, g).squared_norms().sqrt().tolist() == pytest.approx([0.7391, 0.0])
+    both, one = torch.zeros(8, 8).double(), torch.zeros(8, 8).double()
+    OuterProducts(a, g).accumulate(both, torch.ones(2))
+    OuterProducts(a[1:], g[1:]).accumulate(one, torch.ones(1))
+    assert float((both - one).norm()) == pytest.approx(0.7391, rel=1e-6)
+
+
 def test_half_precision_is_summed_in_the_precision_of_the_result():
     a, g = torch.randn(64, 8, dtype=torch.bfloat16), torch.randn(64, 8, dtype=torch.bfloat16)
     out = torch.zeros(8, 8)

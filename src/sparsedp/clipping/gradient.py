@@ -41,7 +41,8 @@ class PerExampleGradient(ABC):
     def accumulate(self, out: Tensor, weights: Tensor) -> None:
         """``out += sum_i weights[i] * G_i``, in place; ``weights`` is (B,), ``out`` is float64.
 
-        At most ``SUMMED_AT_ONCE`` examples are summed in less than float64, and none if ``weights`` are float64.
+        At most ``SUMMED_AT_ONCE`` examples are summed in less than float64, and none if ``weights`` are float64
+        or examples are sequences.
         """
         if weights.numpy().all():  # numpy starts no threads for so few numbers
             self._add_to(out, weights)

@@ -83,9 +83,9 @@ class OuterProducts(Summand):
             return
         a, g = wide(self.inputs.values), wide(self.output_grads.values)
         length = a.shape[1:-1].numel()
-        weights = (
-            weights.to(torch.promote_types(a.dtype, weights.dtype)).repeat_interleave(length).unsqueeze(1)
-        )
+        # Positions of one example may cancel: float32 sums of them would round the other examples too.
+        dtype = torch.float64 if length > 1 else torch.promote_types(a.dtype, weights.dtype)
+        weights = weights.to(dtype).repeat_interleave(length).unsqueeze(1)
         a, g = a.reshape(-1, a.shape[-1]), g.reshape(-1, g.shape[-1])
         rows = max(1, min(SUMMED_AT_ONCE, MOST_POSITIONS // max(length, 1))) * length
         _add_products(out.view(-1).numpy(), g, a, weights, rows)

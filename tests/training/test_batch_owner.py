@@ -1,0 +1,155 @@
+"""One owner of the logical batch: what it takes back is what it handed out, once."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sparsedp.clipping import Capture
+from sparsedp.training.batch_owner import BatchOwner
+
+
+class Loop:
+    """A linear model under a capture, and the owner of its batches."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.model = nn.Linear(2, 1)
+        self.capture = Capture(self.model, loss_reduction="sum")
+        self.owner = BatchOwner(self.capture)
+
+    def hand_out(self, examples: int, first: bool = True, last: bool = True) -> Tensor:
+        contents = torch.ones(examples, 2)
+        self.owner.hand_out(contents, examples, first=first, last=last)
+        return contents
+
+    def passes(self, contents: Tensor) -> None:
+        self.model(contents).sum().backward()
+
+    def step(self) -> list[int]:
+        sizes = [0 if each.captured is None else each.captured.batch_size for each in self.owner.take()]
+        if self.owner.is_whole:
+            self.owner.finish()
+        return sizes
+
+
+def test_a_batch_comes_back_with_its_examples() -> None:
+    loop = Loop()
+    for number, size in enumerate((3, 5), 1):
+        loop.passes(loop.hand_out(size))
+        assert (loop.owner.batch, loop.owner.in_hand, loop.owner.is_whole) == (number, True, True)
+        assert loop.step() == [size]
+        assert not loop.owner.in_hand
+    loop.owner.end_epoch()
+
+
+def test_pieces_of_a_batch_come_back_one_by_one() -> None:
+    loop = Loop()
+    loop.passes(loop.hand_out(3, last=False))
+    assert not loop.owner.is_whole
+    assert loop.step() == [3]
+    loop.passes(loop.hand_out(2, first=False))
+    assert loop.step() == [2]
+    assert loop.owner.batch == 1
+
+
+def test_two_passes_through_one_piece_are_one_gradient_an_example() -> None:
+    loop = Loop()
+    contents = loop.hand_out(3)
+    loop.passes(contents)
+    loop.passes(contents)
+    (piece,) = loop.owner.take()
+    assert piece.captured is not None
+    assert piece.captured.batch_size == 3
+    torch.testing.assert_close(
+        piece.captured.dense["weight"].instantiate().reshape(3, 2), torch.full((3, 2), 2.0)
+    )
+
+
+def test_each_batch_pays_for_one_step() -> None:
+    loop = Loop()
+    contents = loop.hand_out(3)
+    loop.passes(contents)
+    loop.step()
+    loop.passes(contents)
+    with pytest.raises(RuntimeError, match="each batch pays for one step only"):
+        loop.step()
+    loop.passes(loop.hand_out(4))
+    assert loop.step() == [4]  # what was refused is forgotten
+
+
+def test_a_step_without_a_pass_is_refused_unless_the_batch_is_empty() -> None:
+    loop = Loop()
+    loop.hand_out(3)
+    with pytest.raises(RuntimeError, match="without a backward pass"):
+        loop.step()
+    loop = Loop()
+    loop.hand_out(0)
+    assert loop.step() == [0]
+
+
+@pytest.mark.parametrize("end", ["next batch", "end of epoch"])
+@pytest.mark.parametrize("examples", [0, 3])
+def test_a_batch_that_was_run_or_is_empty_must_have_its_step(examples: int, end: str) -> None:
+    loop = Loop()
+    contents = loop.hand_out(examples)
+    if examples:
+        loop.passes(contents)
+    with pytest.raises(RuntimeError, match=r"had no step\(\)"):
+        loop.hand_out(3) if end == "next batch" else loop.owner.end_epoch()
+    assert not loop.owner.in_hand
+
+
+def test_a_batch_that_was_not_looked_at_may_be_passed_over() -> None:
+    loop = Loop()
+    loop.hand_out(3)
+    loop.passes(loop.hand_out(4))
+    assert loop.step() == [4]
+    assert loop.owner.batch == 2
+
+
+def test_passes_of_two_batches_are_not_one_step() -> None:
+    loop = Loop()
+    first = loop.hand_out(3)
+    second = loop.hand_out(3)
+    loop.passes(first)
+    loop.passes(second)
+    with pytest.raises(RuntimeError, match="may be of two batches"):
+        loop.step()
+
+
+def test_a_forward_of_an_earlier_batch_is_not_part_of_a_later_one() -> None:
+    loop = Loop()
+    stale = loop.model(loop.hand_out(3)).sum()
+    loop.owner.begin_epoch()
+    contents = loop.hand_out(4)
+    stale.backward()
+    loop.passes(contents)
+    assert loop.step() == [4]
+
+
+def test_one_backward_through_two_pieces_is_refused() -> None:
+    loop = Loop()
+    first = loop.model(loop.hand_out(3, last=False)).sum()
+    second = loop.model(loop.hand_out(3, first=False)).sum()
+    (first + second).backward()
+    with pytest.raises(RuntimeError, match="two batches"):
+        loop.step()
+
+
+def test_a_new_epoch_drops_what_was_in_hand() -> None:
+    loop = Loop()
+    loop.passes(loop.hand_out(3))
+    loop.owner.begin_epoch()
+    assert not loop.owner.in_hand
+    loop.passes(loop.hand_out(5))
+    assert loop.step() == [5]
+
+
+def test_another_number_of_examples_is_refused() -> None:
+    loop = Loop()
+    loop.hand_out(3)
+    loop.passes(torch.ones(6, 2))
+    with pytest.raises(ValueError, match="the batch has 3 examples"):
+        loop.step()
