@@ -65,6 +65,11 @@ class Split:
     test_labels: np.ndarray
     sparsity: int
 
+    @property
+    def classes(self) -> np.ndarray:
+        """All labels of the data set: its description names them."""
+        return np.unique(np.concatenate([self.labels, self.test_labels]))
+
 
 def adult() -> Split:
     parts = [
@@ -140,7 +145,9 @@ def ours(
 ) -> Iterator[tuple[float, float]]:
     for _ in range(seeds):
         start = time.perf_counter()
-        model = PrivateLogisticRegression(epsilon, sparsity=split.sparsity, **parameters)
+        model = PrivateLogisticRegression(
+            epsilon, classes=split.classes, sparsity=split.sparsity, **parameters
+        )
         model.fit(split.rows, split.labels)
         yield model.score(split.test_rows, split.test_labels), time.perf_counter() - start
 

@@ -16,9 +16,10 @@ import numpy as np
 from scipy import sparse
 from slopes import Curve, Panel, Slope, anchored, slope, write
 
+from sparsedp.convex.adaptive_mean import denoise
 from sparsedp.convex.hard_instances import hardest_design
 from sparsedp.convex.mean import private_sparse_mean
-from sparsedp.convex.projection_mean import mean_noise, project, project_by_risk
+from sparsedp.convex.projection_mean import mean_noise, project
 from sparsedp.convex.rates import mean_lower, mean_upper
 from sparsedp.convex.sparse_projection import SparseVector, project_noisy
 from sparsedp.mechanisms.histogram import Floats
@@ -213,7 +214,7 @@ class _Study:
         for _ in range(self.runs * max(1, 2**17 // d)):
             noisy = noise.add(mean, self.stream)
             widest = project(noisy, math.sqrt(s))
-            chosen = project_by_risk(noisy, noise, widest, beta=0.1 * BETA)
+            chosen = denoise(noisy, noise, l2_bound=1.0, radius=math.sqrt(s))
             squares.append([_square(answer - mean) for answer in (widest.point, chosen.point, noisy)])
         projected, auto, plain = np.sqrt(np.mean(squares, axis=0))
         return float(projected), float(auto), float(plain)

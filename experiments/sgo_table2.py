@@ -260,8 +260,9 @@ class _Study:
 
     def _wells(self, n: int, d: int, s: int) -> float:
         """Noise alone: the minimiser is 0 with or without regularisation."""
-        risk = Blocks(np.full(d // s, s / d), s, d, well(1e-9), per_coordinate=True)
-        return self._excess(risk, risk, n, Regularity.sparse(1.0, s))
+        width = 1e-3  # far below the noise, and as smooth as the solver's promise needs
+        risk = Blocks(np.full(d // s, s / d), s, d, well(width), per_coordinate=True)
+        return self._excess(risk, risk, n, Regularity.sparse(1.0, s, 1.0 / (width * math.sqrt(s))))
 
     def _slopes(self, n: int, d: int, s: int, goal: str = "empirical") -> float:
         """Regularisation: K = 4 / (lambda D)^2 blocks are the ones it holds back most."""
@@ -269,6 +270,7 @@ class _Study:
         lam = self._lambda(regularity, n, d, DELTA, goal)
         k = int(min(n, d // s, max(1.0, 4.0 / lam**2)))
         end = 1.0 / math.sqrt(k)
+        regularity = Regularity.sparse(1.0, s, 1.0 / (0.1 * end))
         even = np.full(k, 1.0 / k)
         drawn = (
             np.bincount(self.source.sampling.integers(k, n), minlength=k) / n

@@ -5,7 +5,7 @@ import pytest
 
 from sparsedp.convex.adaptive_mean import denoise, denoised_error_bound, outstanding
 from sparsedp.convex.noise import GaussianNoise, LaplaceNoise
-from sparsedp.convex.projection_mean import mean_noise, project
+from sparsedp.convex.projection_mean import mean_noise, project, shrink, threshold_risk
 from sparsedp.randomness import NoiseSource
 
 BALL = {"l2_bound": 1.0, "radius": 2.0}
@@ -30,6 +30,18 @@ def test_pure_noise_is_answered_by_zero(noise, d):
     kept = [answer for answer in answers if answer.method != "zero"]
     assert len(kept) < 30
     assert all(not answer.point.any() for answer in answers if answer.method == "zero")
+
+
+def test_the_least_estimated_error_alone_keeps_noise():
+    """The control: soft thresholds compared by their estimated errors, with nothing allowed for chance."""
+    noise, d, source = LaplaceNoise(0.015), 3000, NoiseSource(seed=1)
+    thresholds = np.linspace(0.0, noise.largest(d, 0.005), 33)
+    kept = 0
+    for _ in range(300):
+        noisy = noise.add(np.zeros(d), source.noise)
+        risks = threshold_risk(noisy, noise, thresholds)
+        kept += shrink(noisy, thresholds[np.argmin(risks)]).any()
+    assert kept > 0.2 * 300
 
 
 @pytest.mark.parametrize("noise", NOISES, ids=repr)
