@@ -87,6 +87,7 @@ def trained(
     """Two steps with every sampler watched."""
     seen = Seen()
     seen.spy(monkeypatch, "sparsedp.training.step.release_on_lattice", "out", "sums")
+    seen.spy(monkeypatch, "sparsedp.training.step.lattice_of")
     seen.spy(monkeypatch, "sparsedp.training.loader.bernoulli_positions", "stream", "size", "rate")
     seen.spy(
         monkeypatch,
@@ -174,6 +175,9 @@ def test_the_sums_get_the_noise_of_the_event(monkeypatch: pytest.MonkeyPatch, na
         assert call["std"] == pytest.approx(std, rel=1e-14)
         assert call["lattice"] == lattice
         assert call["divisor"] == BATCH
+    for call in seen["lattice_of"]:
+        assert (call["sensitivity"], call["coordinates"]) == (pytest.approx(sensitivity), TABLES + DENSE)
+        assert call["std"] == pytest.approx(std, rel=1e-14)
     rate = event.sampling_probability
     assert rate == BATCH / EXAMPLES
     assert {(call["size"], call["rate"]) for call in seen["bernoulli_positions"]} == {(EXAMPLES, rate)}
@@ -316,7 +320,7 @@ def test_a_step_is_charged_once_and_before_any_noise(
 ) -> None:
     selection = SELECTIONS[name][0] if name in SELECTIONS else sdp.AdaFEST(always_on_rows=10)
     _, _, seen = trained(monkeypatch, selection, physical_batch_size=physical)
-    order = [each for each in seen.order if each != "bernoulli_positions"]
+    order = [each for each in seen.order if each not in ("bernoulli_positions", "lattice_of")]
     steps = [place for place, each in enumerate(order) if each == "charge"]
     assert len(steps) == 2
     assert steps[0] == 0
