@@ -103,13 +103,16 @@ def clicks(examples: int, seed: int = 0, rows: int = 300) -> TensorDataset:
     return TensorDataset(ids, torch.randint(0, 2, (examples,), generator=generator).float())
 
 
+@pytest.mark.parametrize("pieces", [None, 5])
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("rule", RULES)
-def test_the_gradient_without_noise_is_the_textbook_one(rule: str, reduction: str) -> None:
+def test_the_gradient_without_noise_is_the_textbook_one(
+    rule: str, reduction: str, pieces: int | None
+) -> None:
     torch.manual_seed(0)
     model, data = TwoTables(), clicks(64)
     reference = copy.deepcopy(model)
-    _, private = make(model, data, RULES[rule](), loss_reduction=reduction)
+    _, private = make(model, data, RULES[rule](), loss_reduction=reduction, physical_batch_size=pieces)
     step(private, reduction)
     ids, labels = data.tensors
     gradients = per_example_gradients(
