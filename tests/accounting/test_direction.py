@@ -36,6 +36,15 @@ def test_blocks_of_copies_agree_with_all_at_once(monkeypatch):
     assert at_once <= blocks.epsilon_at(1e-6) <= exact + 2e-2
 
 
+@pytest.mark.parametrize("count", [10_000, 10_040])
+def test_no_copy_is_left_out_of_the_blocks(count, monkeypatch):
+    # 10,040 is 100 blocks of 100 and 40 more, which a hundredth of a standard deviation would show.
+    exact = analytic_gaussian_epsilon(1e-6, 0.01 * math.sqrt(count))
+    found = direction([(Gaussian(0.01), count)], 1e-4, exact, 1e-6)
+    monkeypatch.setattr("sparsedp.accounting.direction._AT_ONCE", 100)
+    assert exact < found.compose(found.grids).epsilon_at(1e-6) <= exact + 2e-4
+
+
 def test_what_is_too_large_is_coarsened():
     found = direction([(Gaussian(0.01), 10_000)], 1e-3, 4.0, 1e-6)
     loss, grids = found.compose_affordably(Grids((2**-40,), 2**-34))

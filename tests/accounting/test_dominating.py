@@ -99,6 +99,17 @@ def test_releases_of_one_batch_are_merged_before_they_are_sampled():
     assert dominating_pairs([(batch, 1)]) == [(PoissonSampled(Gaussian(math.sqrt(2)), 0.01), 1)]
 
 
+def test_different_releases_of_one_batch_are_one_pair_too():
+    # The product is sampled as a whole: from each part sampled apart, delta at 0 would add up to more.
+    batch = ComposedDpEvent([LaplaceDpEvent(2.0), GaussianDpEvent(1.0)])
+    ((pair, count),) = dominating_pairs([(PoissonSampledDpEvent(0.25, batch), 5)])
+    assert (pair.rate, count) == (0.25, 5)
+    (laplace, _), (gaussian, _) = dominating_pairs([(batch, 1)])
+    whole, alone = pair.pair.cells(np.zeros(1))[0], gaussian.cells(np.zeros(1))[0]
+    assert whole[1] > alone[1] + 0.01
+    assert whole[1] > laplace.cells(np.zeros(1))[0][1] + 0.01
+
+
 def test_events_that_say_nothing_cost_nothing():
     silent = [
         NoOpDpEvent(),

@@ -2,6 +2,7 @@ import math
 
 import numpy as np
 import pytest
+from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,6 +67,49 @@ def test_the_adaptive_filter_stops_before_either_budget(wanted):
     assert math.fsum(delta for _, delta in taken) <= 5e-6
     assert budget.spent[0] <= 1.0
     assert budget.spent[1] <= 1e-5
+
+
+@pytest.mark.parametrize(("slack", "share"), [(None, 0.5), (2e-6, 0.2), (9e-6, 0.9)])
+def test_the_adaptive_filter_ends_where_its_formula_does(slack, share):
+    # x^2 / 2 + x sqrt(2 ln(1/slack)) = epsilon has the root x = sqrt(2 ln(1/slack) + 2 epsilon) - sqrt(2 ln(1/slack)).
+    twice = 2 * math.log(1 / (share * 1e-5))
+    most = math.sqrt(twice + 2 * 3.0) - math.sqrt(twice)
+    budget = AdaptiveFilter(3.0, 1e-5, slack)
+    assert budget.admits((most * (1 - 1e-9), 0.0))
+    assert not budget.admits((most * (1 + 1e-9), 0.0))
+    # Of delta, the slack is spent from the start.
+    left = (1 - share) * 1e-5
+    assert budget.admits((0.0, left * (1 - 1e-9)))
+    assert not budget.admits((0.0, left * (1 + 1e-9)))
+    assert budget.spent == (0.0, pytest.approx(share * 1e-5, rel=1e-12))
+    budget.spend((most / 2, left / 2))
+    assert budget.spent[1] == pytest.approx(share * 1e-5 + left / 2, rel=1e-12)
+    assert not budget.admits((0.0, left * (0.5 + 1e-9)))
+    assert budget.admits((most * math.sqrt(0.75) * (1 - 1e-9), left * (0.5 - 1e-9)))
+    assert not budget.admits((most * math.sqrt(0.75) * (1 + 1e-9), 0.0))
+
+
+@pytest.mark.parametrize(
+    ("budget", "most"),
+    [(ZCDPFilter(0.7), 0.7), (GDPFilter(0.7), 0.7), (RenyiFilter(8.0, 0.7), 0.7)],
+    ids=["zcdp", "gdp", "renyi"],
+)
+def test_a_filter_admits_its_budget_and_no_more(budget, most):
+    assert budget.admits(most)
+    assert not budget.admits(most * (1 + 1e-9))
+    half = most / math.sqrt(2) if isinstance(budget, GDPFilter) else most / 2
+    budget.spend(half * (1 - 1e-12))
+    assert budget.spent == pytest.approx(half)
+    assert budget.admits(half)
+    assert not budget.admits(half * (1 + 1e-9))
+
+
+@pytest.mark.parametrize("order", [1.5, 8.0, 30.0, 1000.0])
+@pytest.mark.parametrize("delta", [1e-12, 1e-6, 0.1])
+def test_a_renyi_budget_is_the_largest_that_implies_its_epsilon(order, delta):
+    budget = RenyiFilter.for_epsilon(60.0, delta, order).budget
+    implied, _ = compute_epsilon([order], [budget], delta)  # dp_accounting's conversion
+    assert implied == pytest.approx(60.0, rel=1e-12)
 
 
 def test_the_last_cost_that_fits_exactly_is_admitted():

@@ -7,7 +7,7 @@ import pytest
 
 from sparsedp.accounting import analytic_gaussian_delta
 from sparsedp.accounting.bounded_range import BoundedRange, bounded_range_delta
-from sparsedp.accounting.grid import discretise
+from sparsedp.accounting.grid import GridLoss, discretise
 from sparsedp.accounting.pairs import Gaussian, randomized_response
 from sparsedp.accounting.sampling import PoissonSampled
 
@@ -56,6 +56,21 @@ def test_masses_add_up_whatever_the_grid():
         loss = discretise(PoissonSampled(Gaussian(1.0), 1e-4), step, 1e-9)
         assert loss.p.sum() + loss.infinity == pytest.approx(1, abs=1e-12)
         assert loss.q.sum() + loss.minus_infinity == pytest.approx(1, abs=1e-12)
+
+
+def test_masses_add_up_when_much_is_beyond_the_ends():
+    for pair in (Gaussian(1.0), PoissonSampled(Gaussian(2.0), 0.3)):
+        loss = discretise(pair, 0.1, 0.05)
+        assert loss.p.sum() + loss.infinity == pytest.approx(1, abs=1e-12)
+        assert loss.q.sum() + loss.minus_infinity == pytest.approx(1, abs=1e-12)
+
+
+def test_reversal_exchanges_the_infinities():
+    loss = GridLoss(0.5, -1, np.array([0.2, 0.5]), np.array([0.1, 0.6]), 0.3, 0.25).reversed()
+    assert (loss.infinity, loss.minus_infinity) == (0.25, 0.3)
+    assert loss.losses.tolist() == [0.0, 0.5]
+    assert loss.p.tolist() == [0.6, 0.1]
+    assert loss.q.tolist() == [0.5, 0.2]
 
 
 def test_unplaced_mass_is_bounded():

@@ -6,6 +6,7 @@ import math
 import mpmath
 import numpy as np
 import pytest
+from scipy.stats import binom
 
 from sparsedp.accounting.bounded_range import BoundedRange, laplace
 from sparsedp.accounting.pairs import (
@@ -15,6 +16,7 @@ from sparsedp.accounting.pairs import (
     discrete_laplace,
     normal_cells,
     normal_quantile,
+    published_with,
     randomized_response,
 )
 from sparsedp.accounting.sampling import PoissonSampled
@@ -42,6 +44,44 @@ PAIRS = {
     "certain replacement": SampledReplacement(1.0, 1.0),
     "truncated": truncated_poisson_gaussian(1000, 0.1, 110, 1.0),
 }
+EXTREME = {
+    "faint gaussian": Gaussian(1e-6),
+    "far gaussian": Gaussian(25.0),
+    "faint bounded range": BoundedRange(1e-6),
+    "wide bounded range": BoundedRange(300.0),
+    "wide laplace": laplace(300.0),
+    "rarely sampled gaussian": PoissonSampled(Gaussian(1.0), 1e-9),
+    "rarely sampled far gaussian": PoissonSampled(Gaussian(20.0), 1e-9),
+    "almost always sampled": PoissonSampled(Gaussian(1.0), 1 - 1e-9),
+    "sampled wide laplace": PoissonSampled(laplace(300.0), 0.5),
+    "mixture with a rare far shift": gaussian_mixture(1.0, [0, 1, 20], [0.9, 0.1 - 1e-30, 1e-30]),
+    "mixture of a million rows": gaussian_mixture(1e3, range(0, 2000, 2), binom.pmf(range(1000), 999, 0.5)),
+    "rare replacement": SampledReplacement(5.0, 1e-9),
+    "far replacement": SampledReplacement(20.0, 0.3),
+}
+
+
+@pytest.mark.parametrize("name", EXTREME)
+def test_cells_hold_the_losses_they_claim_at_extreme_parameters(name):
+    pair = EXTREME[name]
+    low, high = pair.span(1e-30)
+    edges = np.linspace(low, high, 5001)
+    p, q = pair.cells(edges)
+    assert p.sum() == pytest.approx(1, abs=1e-12)
+    assert q.sum() == pytest.approx(1, abs=1e-12)
+    inner = (p[1:-1] > 1e-200) & (q[1:-1] > 1e-200)
+    loss = np.log(p[1:-1][inner]) - np.log(q[1:-1][inner])
+    slack = 1e-9 * max(-low, high)
+    assert np.all(loss >= edges[:-1][inner] - slack)
+    assert np.all(loss <= edges[1:][inner] + slack)
+
+
+def test_a_published_record_is_a_pair():
+    pair = published_with(0.2)
+    p, q = pair.cells(np.array([-1.0, 0.0]))
+    assert p.tolist() == pytest.approx([0.0, 0.8, 0.2])
+    assert q.tolist() == pytest.approx([0.0, 1.0, 0.0])
+    assert pair.losses == pytest.approx([math.log(0.8)])
 
 
 @pytest.mark.parametrize("name", PAIRS)

@@ -7,6 +7,7 @@ import pytest
 from scipy.stats import binom
 
 from sparsedp.accounting.calibration import epsilon
+from sparsedp.accounting.events import GaussianDpEvent
 from sparsedp.accounting.merge import merge_sigmas
 from sparsedp.accounting.plan import plan
 from sparsedp.accounting.plan_tables import TableSpec, criteo_tables
@@ -179,6 +180,28 @@ def test_fest_pays_little_for_choosing_its_rows(criteo):
     assert fest.sigma == pytest.approx(criteo.sigma_eff * (1 + fest.price))
     assert fest.histogram_std == pytest.approx(math.sqrt(15) / 0.05)
     assert fest.gradient_size <= criteo.gradient_size < fest.gradient_size + 33
+
+
+@pytest.mark.parametrize("mu", [None, 0.15])
+def test_both_runs_are_calibrated_for_what_they_release(mu, monkeypatch):
+    module = importlib.import_module("sparsedp.accounting.plan")
+    asked = []
+
+    def spy(**arguments):
+        asked.append(arguments)
+        return 2.0 + len(asked) / 10
+
+    monkeypatch.setattr(module, "calibrate", spy)
+    made = plan(**{**RUN, "epochs": 1.5}, tables=TABLES, fest_mu=mu)
+    same = {"target_epsilon": 1.0, "target_delta": 1e-7, "sampling_rate": 0.008192, "steps": 184}
+    # The histogram's noise is C1 / mu on counts of sensitivity C1, hence a noise multiplier of 1 / mu.
+    choice = GaussianDpEvent(1 / (mu or 0.05))
+    assert asked == [{**same, "extra_events": ()}, {**same, "extra_events": (choice,)}]
+    assert made.fest.histogram_std == pytest.approx(2.0 * choice.noise_multiplier)
+    assert (made.sigma_eff, made.dpsgd.sigma, made.fest.sigma) == (2.1, 2.1, 2.2)
+    assert made.fest.price == pytest.approx(0.1 / 2.1)
+    assert made.sigma2 == pytest.approx(2.1 * math.sqrt(1 + 1 / 25))
+    assert made.sigma1 == pytest.approx(5 * made.sigma2)
 
 
 def test_fest_of_a_given_size():

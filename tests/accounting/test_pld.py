@@ -27,9 +27,11 @@ from sparsedp.accounting import (
     SparseVectorDpEvent,
     TruncatedSubsampledGaussianDpEvent,
     ZCDpEvent,
+    analytic_gaussian_delta,
     analytic_gaussian_epsilon,
     delta_of,
 )
+from sparsedp.accounting.direction import Direction
 from sparsedp.accounting.pld import delta_bound, epsilon_answer, tolerance
 
 
@@ -163,6 +165,26 @@ def test_the_rounding_of_a_trillion_steps_is_allowed_for(mu):
     assert exact <= answer.epsilon <= 8 * exact
     assert not answer.settled
     assert delta_bound(steps, exact) >= 1e-6
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1, 0.4])
+def test_what_the_rounding_may_hide_is_allowed_for(noise, monkeypatch):
+    monkeypatch.setattr(Direction, "noise", lambda *_: noise)
+    steps = [(MixtureOfGaussiansDpEvent(10.0, (1.0,), (1.0,)), 100)]
+    exact = analytic_gaussian_epsilon((1 - noise) * 1e-6, 1.0)
+    answer = epsilon_answer(steps, 1e-6)
+    assert exact <= answer.epsilon <= exact + 2 * tolerance(exact)
+    assert answer.settled == (noise == 0.0)
+    assert delta_bound(steps, 4.0) >= (1 + 0.9 * noise) * analytic_gaussian_delta(4.0, 1.0)
+
+
+def test_a_grid_that_drowned_is_not_read(monkeypatch):
+    monkeypatch.setattr(Direction, "noise", lambda *_: 0.6)
+    steps = [(MixtureOfGaussiansDpEvent(10.0, (1.0,), (1.0,)), 100)]
+    # What is left is the Chernoff bound, 1/2 + sqrt(2 ln(1/delta)).
+    answer = epsilon_answer(steps, 1e-6)
+    assert answer.epsilon == pytest.approx(0.5 + math.sqrt(2 * math.log(1e6)), rel=1e-3)
+    assert not answer.settled
 
 
 def test_a_trillion_sampled_steps_are_nearly_one_gaussian():

@@ -58,6 +58,17 @@ def test_the_quick_bound_is_a_bound():
     assert epsilon_of(events, 1e-6) < renyi_epsilon(events, 1e-6) < 1.5 * epsilon_of(events, 1e-6)
 
 
+@pytest.mark.parametrize("delta", [1e-12, 1e-6, 0.1])
+def test_the_quick_bound_is_that_of_dp_accounting(delta):
+    events = [(PoissonSampledDpEvent(0.01, GaussianDpEvent(1.0)), 1000), (GaussianDpEvent(3.0), 2)]
+    accountant = RdpAccountant(orders=[*range(2, 64), *(2.0**k for k in range(6, 13))])
+    for event, count in events:
+        accountant.compose(event, count)
+    exact = accountant.get_epsilon(delta)
+    # 1e-13 is allowed to the rounding of each of 1002 divergences.
+    assert exact <= renyi_epsilon(events, delta) <= exact + 1e-9
+
+
 def test_the_quick_bound_survives_cancellation():
     # Divergences this small come out negative in floating point, which must not pass for no privacy loss at all.
     events = [(PoissonSampledDpEvent(1e-9, GaussianDpEvent(1e4)), 10**7)]

@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import binom
 
 from sparsedp.accounting import analytic_gaussian_delta, analytic_gaussian_epsilon
-from sparsedp.accounting.grid import discretise
+from sparsedp.accounting.grid import GridLoss, discretise
 from sparsedp.accounting.pairs import Gaussian, randomized_response
 from sparsedp.accounting.tilted import GridTooLarge, convolve
 
@@ -83,6 +83,20 @@ def test_convolution_adds_losses():
         assert convolve(parts).delta_at(epsilon) == pytest.approx(
             analytic_gaussian_delta(epsilon, 1.0), rel=1e-3
         )
+
+
+@pytest.mark.parametrize("tilt", [0.0, 2.0])
+def test_mass_at_infinite_loss_is_counted_everywhere(tilt):
+    # P: 0.6 at loss 1, 0.3 at loss -1/2, 0.1 at infinity. Above epsilon 0, delta = 0.1 + 0.6 (1 - e^(epsilon - 1)).
+    masses = np.array([0.3, 0, 0, 0.6])
+    loss = GridLoss(0.5, -1, masses, masses * np.exp([0.5, 0, -0.5, -1]), 0.1, 0.0).tilted(tilt)
+    assert loss.delta_at(0.3) == pytest.approx(0.1 - 0.6 * math.expm1(0.3 - 1), rel=1e-12)
+    for delta in (0.2, 0.4):
+        assert loss.epsilon_at(delta) == pytest.approx(1 + math.log1p(-(delta - 0.1) / 0.6), rel=1e-9)
+    assert loss.epsilon_at(0.1) == math.inf
+    assert convolve([loss, loss]).infinity == pytest.approx(0.2)
+    assert loss.repeated(3, -60, -60).infinity == pytest.approx(0.3)
+    assert loss.coarsened(2).infinity == pytest.approx(0.1)
 
 
 def test_grids_that_are_too_large_are_refused():

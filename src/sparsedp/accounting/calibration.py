@@ -35,8 +35,8 @@ def epsilon_of(events: Events, delta: float) -> float:
     """Epsilon at `delta` of all these events together: one loss distribution, refined until it settles.
 
     Guarantee: an upper bound under add-or-remove-one adjacency, above the exact value by no more than
-    `tolerance(epsilon)`; where that would take too large a grid, a `LooseEpsilonWarning` says so. Results
-    are kept on disk.
+    `tolerance(epsilon)`; where that would take too large a grid, a `LooseEpsilonWarning` says so. Infinite
+    where nothing is protected: above 1e9. Results are kept on disk, under the serialised form of the events.
     """
     delta = check_delta(delta)
     leaves = merged(events)
