@@ -115,7 +115,7 @@ def denoised_error_bound(
 def _gains(noisy: Floats, noise: Noise, thresholds: Floats) -> Floats:
     """The estimated errors of soft thresholds beside that of the last one."""
     squares, passing = tally(noisy, noise, thresholds)
-    return squares - squares[-1] + 2 * noise.variance * (passing - passing[-1])
+    return np.asarray(squares - squares[-1] + 2 * noise.variance * (passing - passing[-1]))
 
 
 def _ball_gain(noisy: Floats, noise: Noise, ball: Projected) -> float:
