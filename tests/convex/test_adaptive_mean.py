@@ -18,12 +18,12 @@ def spread_over(d, count, norm):
     return mean
 
 
-@pytest.mark.parametrize("noise", NOISES, ids=repr)
+@pytest.mark.parametrize("noise", [*NOISES, GaussianNoise(0.15), LaplaceNoise(0.08)], ids=repr)
 @pytest.mark.parametrize("d", [60, 3000])
 def test_pure_noise_is_answered_by_zero(noise, d):
-    """All but one in a hundred draws are, about; 30 of 1000 has probability 1e-9 at one in a hundred.
+    """All but one or two in a hundred draws are; seeds are fixed. The old rule kept noise in 28% of Laplace draws.
 
-    The old rule kept some noise in 28% of Laplace draws.
+    The noise is far below the longest mean, where next to none may stand out, or close to it.
     """
     source = NoiseSource(seed=1)
     answers = [denoise(noise.add(np.zeros(d), source.noise), noise, **BALL) for _ in range(1000)]

@@ -60,11 +60,7 @@ def denoise(noisy: Floats, noise: Noise, *, l2_bound: float, radius: float) -> D
         return Denoised(np.zeros(d), "zero", level)
     standing = np.flatnonzero(np.abs(noisy) > level)
     thresholds = np.linspace(0.0, level, _CANDIDATES)
-    others = noisy.copy()
-    others[standing] = 0.0
-    squares, passing = tally(others, noise, thresholds)
-    # Estimated errors beside that of keeping nothing of the others.
-    gains = squares - squares[-1] + 2 * noise.variance * (passing - passing[-1])
+    gains = _gains(noisy, noise, thresholds) - _gains(noisy[standing], noise, thresholds)
     # The more coordinates stand out, the less it takes to believe that others are not zero either.
     left = d - standing.size
     chance = (d * noise.beyond(level)) ** _LOOSE
@@ -114,6 +110,12 @@ def denoised_error_bound(
     level = 0.0 if answer.method == "projection" else answer.level
     by_ball = math.sqrt((2 * noise.largest(d, beta / 2) + level) * radius)
     return min(2 * l2_bound, by_ball, noise.norm(d, beta / 2) + level * math.sqrt(d))
+
+
+def _gains(noisy: Floats, noise: Noise, thresholds: Floats) -> Floats:
+    """The estimated errors of soft thresholds beside that of the last one."""
+    squares, passing = tally(noisy, noise, thresholds)
+    return np.asarray(squares - squares[-1] + 2 * noise.variance * (passing - passing[-1]))
 
 
 def _ball_gain(noisy: Floats, noise: Noise, ball: Projected) -> float:

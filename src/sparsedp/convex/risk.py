@@ -103,7 +103,8 @@ class FunctionRisk:
     """Any convex risk given by functions.
 
     ``value_and_gradient(x)`` returns the *mean* loss and its gradient. The regularity is a promise that the
-    privacy proof rests on: it must hold for any example that might be in the data, not just for those in it.
+    privacy proof rests on: it must hold for any example that might be in the data, not just for those in it. So
+    must finite numbers: only the functions can leave out an example whose loss is NaN, and they have to.
     """
 
     value_and_gradient_function: Callable[[Floats], tuple[float, Floats]]
