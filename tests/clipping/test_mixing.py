@@ -136,3 +136,43 @@ def test_the_probe_leaves_buffers_modes_and_random_numbers_alone() -> None:
     assert float(model.middle.calls) == 1.0
     assert (model.training, model.first.training, model.last.training) == (True, True, False)
     assert torch.equal(torch.rand(3), expected)
+
+
+class Cancelling(nn.Module):
+    """Its outputs are zero but for rounding, which differs with the size of the batch as a processor's may."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(1, 4096, dtype=dtype), nn.LayerNorm(4096, dtype=dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        values = self.norm(self.linear(x))
+        if len(x) < 3:
+            values = values.sort(1).values
+        total = values.new_zeros(len(x))
+        for part in values.split(64, 1):
+            total = total + part.sum(1)
+        return total
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("seed", range(5))
+def test_rounding_is_not_mixing(dtype: torch.dtype, seed: int) -> None:
+    torch.manual_seed(seed)
+    model = Cancelling(dtype)
+    x = torch.randn(5, 1, dtype=dtype)
+    with torch.no_grad():
+        together, apart = model(x)[:2], model(x[:2])
+    assert (together - apart).abs().amax() > 0.01 * together.abs().amax(), "the rounding must show"
+    passes(model, x)
+
+
+@pytest.mark.parametrize("name", ["batch mean, hidden from gradients", "largest of the batch"])
+def test_mixing_is_seen_beside_rounding(name: str) -> None:
+    """Outputs that cancel do not hide a layer before them that mixes."""
+    torch.manual_seed(0)
+    with pytest.raises(UnsupportedModule, match="examples"):
+        passes(
+            nn.Sequential(Between(MIXING[name]), nn.Unflatten(0, (-1, 1)), Cancelling(torch.float32)),
+            torch.randn(5, 3),
+        )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from sparsedp.clipping.layers.registry import argument
 from sparsedp.clipping.unsupported import UnsupportedModule
@@ -19,6 +21,10 @@ BATCHES = 2
 """How many batches are probed."""
 
 _TOLERANCE = 1e-3
+_LAST_BITS = 4
+"""By how many units in the last place ``_rounding`` moves what a layer gives."""
+_ROUNDING_MARGIN = 16
+"""Differences up to so many times what ``_rounding`` finds are taken for rounding."""
 _Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 _Forward = Callable[..., Any]
 _PLAIN = (int, float, str, bool, type(None))
@@ -128,8 +134,24 @@ class MixingProbe:
                 alone = self._trace(forward, cut)
             except _ForwardFailed:  # the model takes no other batch than this one
                 return compared
-            compared += self._compare(whole, alone, examples, chosen)
+            compared += self._compare(
+                whole, alone, examples, chosen, lambda: self._rounding(forward, call, whole)
+            )
         return compared
+
+    def _rounding(self, forward: _Forward, call: _Arguments, whole: _Trace) -> list[float]:
+        """How far rounding alone may move each output: seen by moving the last bits of what each layer gives.
+
+        An output that is small because large numbers cancel is mostly rounding, which differs with the size of
+        the batch and from one processor to another.
+        """
+        moved = self._trace(forward, call, move_last_bits=True)
+        if len(moved.outputs) != len(whole.outputs):
+            return [0.0] * len(whole.outputs)
+        return [
+            _ROUNDING_MARGIN * _difference(one.values, two.values)
+            for one, two in zip(whole.outputs, moved.outputs, strict=True)
+        ]
 
     def _repeatable_trace(self, forward: _Forward, call: _Arguments) -> _Trace | None:
         """The outputs in a mode in which nothing is random; the mode is left on for the calls that follow."""
@@ -151,10 +173,18 @@ class MixingProbe:
                 return first
         return None
 
-    def _trace(self, forward: _Forward, call: _Arguments, seed: int = 0, keep_graph: bool = False) -> _Trace:
+    def _trace(
+        self,
+        forward: _Forward,
+        call: _Arguments,
+        seed: int = 0,
+        keep_graph: bool = False,
+        move_last_bits: bool = False,
+    ) -> _Trace:
         torch.manual_seed(seed)
         found: list[_Output] = []
         has_offsets = False
+        bits = torch.Generator().manual_seed(0)
 
         def keep(name: str, module: nn.Module, output: Any) -> None:
             if isinstance(module, nn.RNNBase):
@@ -167,11 +197,14 @@ class MixingProbe:
         with ExitStack() as stack:
             for name, module in self._watched:
 
-                def hook(layer: nn.Module, args: Any, kwargs: Any, output: Any, name: str = name) -> None:
+                def hook(layer: nn.Module, args: Any, kwargs: Any, output: Any, name: str = name) -> Any:
                     nonlocal has_offsets
                     bag = isinstance(layer, nn.EmbeddingBag)
                     has_offsets |= bag and argument(args, kwargs, 1, "offsets") is not None
+                    if move_last_bits:
+                        output = tree_map(partial(_with_last_bits_moved, bits=bits), output)
                     keep(name, layer, output)
+                    return output
 
                 stack.enter_context(module.register_forward_hook(hook, with_kwargs=True))
             try:
@@ -181,12 +214,20 @@ class MixingProbe:
         found.extend(_Output("", self._module, leaf) for leaf in _floats(output))
         return _Trace(found, has_offsets)
 
-    def _compare(self, whole: _Trace, alone: _Trace, examples: int, chosen: list[int]) -> int:
-        """How many outputs were compared; raises where one differs."""
+    def _compare(
+        self,
+        whole: _Trace,
+        alone: _Trace,
+        examples: int,
+        chosen: list[int],
+        rounding: Callable[[], list[float]],
+    ) -> int:
+        """How many outputs were compared; raises where one differs by more than rounding."""
         if [each.layer for each in whole.outputs] != [each.layer for each in alone.outputs]:
             return 0
         compared = 0
-        for (layer, module, batch), (_, _, few) in zip(whole.outputs, alone.outputs, strict=True):
+        pairs = zip(whole.outputs, alone.outputs, strict=True)
+        for index, ((layer, module, batch), (_, _, few)) in enumerate(pairs):
             if not _has_rows(batch, examples):
                 continue  # a scalar, or of another size than the batch: refused where it is captured
             expected = batch[chosen]
@@ -199,15 +240,15 @@ class MixingProbe:
                     f"dimension 0 of its output is not the examples: it has {list(few.shape)} for {len(chosen)} examples "
                     f"and {list(batch.shape)} for {examples}. Give it one entry an example (positions: shape (1, T))",
                 )
-            finite, same = _compared(expected, few.reshape(expected.shape))
-            if not same:
+            few = few.reshape(expected.shape)
+            if not _close(expected, few) and not _difference(expected, few) <= rounding()[index]:
                 raise UnsupportedModule(
                     layer,
                     module,
                     "gives another output for an example when the others of its batch are not there: "
                     + _MIXES.format(where="before"),
                 )
-            compared += finite
+            compared += bool(expected.isfinite().any())
         return compared
 
 
@@ -236,24 +277,37 @@ def _floats(output: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
 
 
+def _with_last_bits_moved(leaf: Any, bits: torch.Generator) -> Any:
+    if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
+        return leaf
+    signs = torch.randint(0, 2, leaf.shape, generator=bits).to(leaf) * 2 - 1
+    return leaf * (1 + _LAST_BITS * torch.finfo(leaf.dtype).eps * signs)
+
+
 def _agree(first: _Trace, second: _Trace) -> bool:
     return len(first.outputs) == len(second.outputs) and all(
-        one.values.shape == two.values.shape and _compared(one.values, two.values)[1]
+        one.values.shape == two.values.shape and _close(one.values, two.values)
         for one, two in zip(first.outputs, second.outputs, strict=True)
     )
 
 
-def _compared(together: Tensor, alone: Tensor) -> tuple[bool, bool]:
-    """Whether anything finite was compared, and whether it is equal but for rounding."""
+def _close(together: Tensor, alone: Tensor) -> bool:
     tolerance = max(_TOLERANCE, 4 * torch.finfo(together.dtype).eps)
+    finite = together[together.isfinite()]
+    scale = float(wide(finite).abs().amax()) if finite.numel() else 0.0
+    return _difference(together, alone) <= tolerance * scale
+
+
+def _difference(together: Tensor, alone: Tensor) -> float:
+    """The largest; infinite where the shapes differ, or only one of the two is finite."""
+    if together.shape != alone.shape:
+        return math.inf
     together, alone = wide(together), wide(alone)
     finite = together.isfinite()
     if not torch.equal(finite, alone.isfinite()):
-        return True, False
-    difference = (together - alone).abs()[finite]
-    if not difference.numel():
-        return False, True
-    return True, bool(difference.amax() <= tolerance * together[finite].abs().amax())
+        return math.inf
+    difference = (together - alone)[finite].abs()
+    return float(difference.amax()) if difference.numel() else 0.0
 
 
 @contextmanager
