@@ -120,6 +120,16 @@ def test_the_last_cost_that_fits_exactly_is_admitted():
     assert budget.admits(0.0)
 
 
+def test_no_cost_is_too_small_to_add_up():
+    # Each is less than half of the last bit of 1/2, and would be rounded away on its own.
+    budget = ZCDPFilter(0.5 + 100 * 2.0**-53)
+    budget.spend(0.5)
+    for _ in range(400):
+        budget.spend(2.0**-55)
+    assert budget.spent == budget.rho
+    assert not budget.admits(2.0**-52)
+
+
 @pytest.mark.parametrize("epsilon", [0.01, 1.0, 20.0])
 @pytest.mark.parametrize("delta", [1e-30, 1e-6, 0.1])
 def test_budgets_from_epsilon_and_delta(epsilon, delta):

@@ -37,6 +37,13 @@ def test_masses_add_up_and_are_symmetric(parts):
     assert above[above > 1e-45] == pytest.approx(below[above > 1e-45], rel=1e-3)
 
 
+def test_what_is_off_the_grids_is_infinite_loss():
+    # Each of the 12 grids may leave 1e-60 of P, and of Q, off its ends; and so may the window of their sum.
+    pair = joint([(Gaussian(0.3), 12)])
+    assert 1e-60 < pair.infinity <= 13e-60
+    assert 1e-60 < pair.minus_infinity <= 13e-60
+
+
 @pytest.mark.parametrize("epsilon", [0.2, 1.0, 4.0, 9.0])
 def test_two_gaussians_are_one(epsilon):
     exact = analytic_gaussian_delta(epsilon, 1.0)

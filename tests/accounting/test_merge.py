@@ -36,6 +36,12 @@ def test_groups_clipped_apart():
     assert merge_groups([(3.0, 6.0)]) == pytest.approx(2.0)
 
 
+def test_a_split_by_hand():
+    # 3, 4, 5: a map with four thirds of the gradient's noise, 1/3^2 + 1/4^2 = 1/2.4^2.
+    assert split_sigma(2.4, 4 / 3) == (pytest.approx(4.0, rel=1e-12), pytest.approx(3.0, rel=1e-12))
+    assert merge_sigmas(3.0, 4.0) == pytest.approx(2.4, rel=1e-12)
+
+
 def test_no_noise_at_all_is_never_rounded_to_some():
     assert merge_sigmas(1e-320, 1.0) <= 1e-320
     assert merge_sigmas(1e300, 1e300) == pytest.approx(1e300 / math.sqrt(2))

@@ -74,6 +74,11 @@ def test_small_tables_are_always_on(small):
     assert all_selectable.false_positives == pytest.approx(50)
 
 
+def test_a_table_of_just_so_many_rows_is_always_on():
+    made = plan(**RUN, tables=[*TABLES, TableSpec(1000, 4), TableSpec(1001, 4)])
+    assert [table.always_on for table in made.tables] == [False, False, True, True, False]
+
+
 def simulated(made, tables, steps, ids=(), counts=(), std=None):
     """Surviving rows of each selectable table in each step, from the mechanism itself."""
     rows = [table.rows for table in tables if table.rows > 1000]
@@ -287,6 +292,7 @@ NAN = float("nan")
         ({"gradient_size": 1e300}, "gradient_size"),
         ({"fest_mu": 1e300}, "fest_mu"),
         ({"fest_mu": 3.0}, "fest_mu of 3 leaves nothing for training: it costs"),
+        ({"fest_mu": 0.22}, "fest_mu of 0.22 leaves nothing for training: it costs 1.0"),
         ({"dense_parameters": 10**30}, "dense_parameters"),
         ({"fest_rows": 10**30}, "fest_rows"),
         ({"always_on_rows": 10**30}, "always_on_rows"),

@@ -110,6 +110,8 @@ def test_the_statement_names_the_unit():
     statement = user_statement(2.0, 1e-6, 5, "the final model")
     assert statement.unit == user_unit(5) == "user (at most 5 rows)"
     assert "cut to 5" in str(statement)
+    assert statement.private
+    assert not user_statement(2.0, 1e-6, 5, "the final model", private=False).private
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,13 @@ def test_examples_batch_and_epochs_say_the_same():
     assert json.loads(said.stdout)["delta"] == 1e-6
 
 
+def test_an_epoch_is_rounded_up_to_whole_steps():
+    run = ("--noise-multiplier", "1", "--examples", "1000", "--batch", "30", "--delta", "1e-6", "--json")
+    said = json.loads(invoke(*run, "--epochs", "1").stdout)
+    assert "each of 34 steps" in said["released"]  # 33.3
+    assert said["epsilon"] == json.loads(invoke(*run, "--steps", "34").stdout)["epsilon"]
+
+
 def test_users_with_several_rows_cost_more_and_are_named():
     said = json.loads(invoke(*RUN, "--rows-per-user", "3", "--json").stdout)
     one = json.loads(invoke(*RUN, "--json").stdout)["epsilon"]
