@@ -61,7 +61,7 @@ def test_positions_that_cancel_do_not_round_other_examples(size):
     assert float((both - one).norm()) == pytest.approx(0.7391, rel=1e-6)
 
 
-def test_at_most_256_examples_are_summed_in_float32(monkeypatch):
+def test_at_most_128_examples_are_summed_in_float32(monkeypatch):
     asked = []
     monkeypatch.setattr(
         outer_products, "_add_products", lambda out, g, a, weights, rows: asked.append((weights.dtype, rows))
@@ -69,7 +69,7 @@ def test_at_most_256_examples_are_summed_in_float32(monkeypatch):
     for shape, weights in (((1000,), torch.ones(1000)), ((1000,), torch.ones(1000).double())):
         OuterProducts(torch.ones(*shape, 3), torch.ones(*shape, 2)).accumulate(torch.zeros(2, 3), weights)
     OuterProducts(torch.ones(20, 5, 3), torch.ones(20, 5, 2)).accumulate(torch.zeros(2, 3), torch.ones(20))
-    assert asked == [(torch.float32, 256), (torch.float64, 256), (torch.float64, 5 * 256)]
+    assert asked == [(torch.float32, 128), (torch.float64, 128), (torch.float64, 5 * 128)]
 
 
 def test_half_precision_is_summed_in_the_precision_of_the_result():

@@ -258,7 +258,7 @@ def test_values_and_bytes_do_not_depend_on_threads(size: int, threads: int) -> N
 def test_a_seed_gives_these_numbers() -> None:
     out = np.empty(100_000, dtype="<i8")
     rounded_gaussian(2.0**30).fill(out, stream(7))
-    assert hashlib.sha256(out.tobytes()).hexdigest()[:16] == "b58161b2f51e7e68"
+    assert hashlib.sha256(out.tobytes()).hexdigest()[:16] == "4be4b367c10b1ce6"
 
 
 @pytest.mark.parametrize("looks", [1, 8])

@@ -156,7 +156,7 @@ def test_the_tail_has_fine_low_bits_and_starts_at_its_edge(agrees: Callable[...,
 
 @pytest.mark.parametrize("p", [0.9, 0.3, 0.02])
 def test_failures_before_a_success(p: float, agrees: Callable[..., bool]) -> None:
-    drawn = geometric(np.full(300_000, math.log1p(-p)), stream(11))
+    drawn = geometric(np.full(1_000_000, math.log1p(-p)), stream(11))
     counts = np.bincount(np.minimum(drawn, 400), minlength=401)
     k = np.arange(400)
     for factor in (1.0, 1.02):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import accumulate
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -18,7 +20,7 @@ pairs = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 4)), max_size=30).m
 def test_rows_and_pairs_lie_together(stretch: int, readings: Pairs) -> None:
     numbers = np.array([row * stretch for row, _ in readings], dtype=np.int64)
     examples = np.array([example for _, example in readings], dtype=np.int64)
-    order = order_by_row(numbers, examples, 7 * stretch)
+    order = order_by_row(numbers, examples, 7 * stretch, [0])
     assert sorted(order.position.tolist()) == list(range(len(readings)))
     found: dict[tuple[int, int], list[int]] = {}
     for place, row in enumerate(order.rows.tolist()):
@@ -33,3 +35,15 @@ def test_rows_and_pairs_lie_together(stretch: int, readings: Pairs) -> None:
         expected.setdefault(reading, []).append(place)
     assert found == expected
     assert order.row_starts[-1] == order.pair_starts[-1] == len(readings)
+
+
+@given(st.lists(pairs, min_size=1, max_size=4))
+def test_tables_one_after_the_other_are_sorted_as_one(tables: list[Pairs]) -> None:
+    """A table's numbers lie above those of the table before it."""
+    readings = [(7 * place + row, example) for place, table in enumerate(tables) for row, example in table]
+    starts = list(accumulate((len(table) for table in tables), initial=0))[:-1]
+    numbers = np.array([row for row, _ in readings], dtype=np.int64)
+    examples = np.array([example for _, example in readings], dtype=np.int64)
+    found = order_by_row(numbers, examples, 7 * len(tables), starts)
+    assert found.position.tolist() == np.argsort(numbers, kind="stable").tolist()
+    assert found.rows.tolist() == sorted(set(numbers.tolist()))

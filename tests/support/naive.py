@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
+from sparsedp.training.batch import clip_share
+
 
 def per_example_gradients(
     model: nn.Module, loss: Callable[[nn.Module, int], Tensor], examples: int
@@ -40,7 +42,7 @@ def masked_clipped_mean(
         norm = torch.sqrt(sum((g.double() ** 2).sum() for g in masked.values()))  # type: ignore[call-overload]
         if not torch.isfinite(norm):
             continue
-        factor = min(1.0, clip * (1 - 2.0**-10) / max(float(norm), 1e-300))
+        factor = min(1.0, clip * clip_share(batch) / max(float(norm), 1e-300))
         for name, g in masked.items():
             total[name] = total.get(name, torch.zeros_like(g)) + factor * g / batch
     return total

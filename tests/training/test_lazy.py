@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import sparsedp as sdp
 from sparsedp.rows import RowGradient
 from sparsedp.training import Private
+from sparsedp.training.batch import clip_share
 from sparsedp.training.lazy_table import LazyTable
 
 STEPS, ROWS, SIGMA, CLIP = 5, 400, 1.0, 1.0
@@ -81,7 +82,7 @@ def test_the_final_model_has_the_law_of_dense_dpsgd() -> None:
     """
     rates = 0.5 * 0.7 ** np.arange(STEPS)
     std = SIGMA * CLIP / 20 * np.sqrt(np.sum(rates**2))
-    drift = -np.sum(rates) * 2 * (1 - 2.0**-10) / np.sqrt(3) / 20
+    drift = -np.sum(rates) * 2 * clip_share(20) / np.sqrt(3) / 20
     for selection in (sdp.DPSGD(), sdp.DPSGD(lazy=True)):
         untouched, touched = [], []
         for seed in range(30):
@@ -111,7 +112,7 @@ def test_touched_rows_have_the_noise_of_their_step_at_once() -> None:
     for seed in range(200):
         engine, private, _ = start(seed=seed)
         step(private)
-        drift = -0.5 * 2 * (1 - 2.0**-10) / np.sqrt(3) / 20
+        drift = -0.5 * 2 * clip_share(20) / np.sqrt(3) / 20
         rows.append(unpaid(engine)[:10].double().numpy() - drift)
     values = np.concatenate(rows).ravel() / (0.5 * SIGMA * CLIP / 20)
     assert stats.kstest(values, "norm").pvalue > 1e-8

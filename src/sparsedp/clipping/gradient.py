@@ -15,10 +15,25 @@ DOUBT = 2.0**-11
 the gradient: float32 sums are exact to about 2**-22 of the sizes, so what is kept is exact to 2**-11, the
 margin that clipping leaves."""
 
-SUMMED_AT_ONCE = 256
-"""How many examples a sum in the layers' own precision may hold; such sums are added up in float64. An example
-that comes or goes shifts the others from sum to sum, and so may move their rounding too: over B examples by up to
-about B 2^-23 of a clipped gradient (see ``docs/privacy.md``). Large batches are therefore summed in float64."""
+SUMMED_AT_ONCE = 128
+"""How many examples a float32 sum may hold."""
+
+SUMS_AT_ONCE = 16
+"""How many such sums are added up in float32; the rest is float64."""
+
+
+def float32_sums_move(examples: int) -> float:
+    """By how much of C rounding may move float32 sums of clipped gradients when an example comes or goes.
+
+    An example that comes or goes shifts the others from one sum to the next, and so moves their rounding. A sum
+    of gradients of norm at most C is off by at most u C times the sum of their depths in the tree of additions,
+    u = 2^-24: every addition is off by u times its result (in l2 norm over coordinates too, by Minkowski). In
+    whichever order K numbers are added, the sum of their depths is at most K (K + 1) / 2; adding K' such sums deepens
+    each number by (K' + 1) / 2 on average. Over n examples that is n (K + K' + 2) u C / 2, twice that for the
+    difference of two batches.
+    """
+    return examples * (SUMMED_AT_ONCE + SUMS_AT_ONCE + 2) * 2.0**-24
+
 
 CHUNK = 1 << 23
 """How many numbers a temporary may hold (32 MB of float32); larger work goes in pieces of whole examples."""

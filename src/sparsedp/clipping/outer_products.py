@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from sparsedp.clipping.gradient import CHUNK, DOUBT, SUMMED_AT_ONCE, Summand
+from sparsedp.clipping.gradient import CHUNK, DOUBT, SUMMED_AT_ONCE, SUMS_AT_ONCE, Summand
 from sparsedp.clipping.materialised import Materialised
 from sparsedp.clipping.vectors import SAFE_NORMS, Vectors, wide
-from sparsedp.compiled import compiled
-
-F64 = NDArray[np.float64]
 
 MOST_POSITIONS = 1 << 12
 """How many positions of sequences are summed at once, if that is fewer examples than ``SUMMED_AT_ONCE``."""
@@ -87,8 +81,8 @@ class OuterProducts(Summand):
         dtype = torch.float64 if length > 1 else torch.promote_types(a.dtype, weights.dtype)
         weights = weights.to(dtype).repeat_interleave(length).unsqueeze(1)
         a, g = a.reshape(-1, a.shape[-1]), g.reshape(-1, g.shape[-1])
-        rows = max(1, min(SUMMED_AT_ONCE, MOST_POSITIONS // max(length, 1))) * length
-        _add_products(out.view(-1).numpy(), g, a, weights, rows)
+        rows = max(1, min(SUMMED_AT_ONCE, MOST_POSITIONS // max(length, 1))) * max(length, 1)
+        _add_products(out.view(g.shape[1], a.shape[1]), g, a, weights, rows)
 
     def _in_pieces(self, squares: Callable[[Tensor, Tensor], Tensor], numbers_per_example: int) -> Tensor:
         a, g = self.inputs.values, self.output_grads.values
@@ -100,35 +94,23 @@ class OuterProducts(Summand):
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
 
-def _add_products(out: F64, g: Tensor, a: Tensor, weights: Tensor, rows: int) -> None:
-    """Add ``sum_t weights[t] g_t a_t^T`` to ``out``: in float64 from products over ``rows`` terms at a time."""
+def _add_products(out: Tensor, g: Tensor, a: Tensor, weights: Tensor, rows: int) -> None:
+    """Add ``sum_t weights[t] g_t a_t^T`` to ``out``, in float64 from sums of ``SUMS_AT_ONCE`` sums over ``rows`` terms."""
+    for start in range(0, a.shape[0], rows * SUMS_AT_ONCE):
+        some = slice(start, start + rows * SUMS_AT_ONCE)
+        out.add_(_sum_of_sums(g[some], a[some], weights[some], rows))
+
+
+def _sum_of_sums(g: Tensor, a: Tensor, weights: Tensor, rows: int) -> Tensor:
+    """``sum_t weights[t] g_t a_t^T`` in the precision of the weights, from sums over ``rows`` terms."""
     scales_inputs = a.shape[1] <= g.shape[1]  # the narrower of the two
-    together = max(1, CHUNK // max(1, out.size))
-    whole, start = a.shape[0] // max(rows, 1), 0
-    while start < a.shape[0]:
-        blocks = min(together, whole) or 1
-        end = min(start + blocks * rows, a.shape[0])
-        left, right = g[start:end].to(weights.dtype), a[start:end].to(weights.dtype)
-        if scales_inputs:
-            right = right * weights[start:end]
-        else:
-            left = left * weights[start:end]
-        products = torch.bmm(_blocks(left, blocks).mT, _blocks(right, blocks))
-        _add_parts(out, products.view(blocks, -1).numpy())
-        whole, start = whole - blocks, end
-
-
-def _blocks(values: Tensor, blocks: int) -> Tensor:
-    return values.reshape(blocks, -1, values.shape[1])
-
-
-@compiled
-def _add_parts(out: F64, parts: NDArray[Any]) -> None:
-    for n in range(out.size):
-        total = 0.0
-        for k in range(parts.shape[0]):
-            total += parts[k, n]
-        out[n] += total
+    left, right = g.to(weights.dtype), a.to(weights.dtype)
+    left, right = (left, right * weights) if scales_inputs else (left * weights, right)
+    total = torch.mm(left[:rows].T, right[:rows])
+    product = torch.empty_like(total) if a.shape[0] > rows else total
+    for start in range(rows, a.shape[0], rows):
+        total += torch.mm(left[start : start + rows].T, right[start : start + rows], out=product)
+    return total
 
 
 def _sequence(values: Tensor) -> Tensor:

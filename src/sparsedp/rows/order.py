@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -28,10 +30,12 @@ class Order(NamedTuple):
     pair_example: Ints
 
 
-def order_by_row(numbers: Ints, examples: Ints, limit: int) -> Order:
+def order_by_row(numbers: Ints, examples: Ints, limit: int, table_starts: Sequence[int]) -> Order:
     """Sort readings by the number of the row they read, all below ``limit``.
 
-    Where a row is read more than once its readings must stand in the order of their examples.
+    The readings stand table after table, from ``table_starts`` on, and each table's numbers are above those of the
+    one before: each is sorted for itself. Where a row is read more than once its readings must stand in the
+    order of their examples.
     """
     bits = max(int(numbers.size - 1).bit_length(), 1)
     found = np.empty((5, numbers.size + 1), np.int64)
@@ -42,7 +46,8 @@ def order_by_row(numbers: Ints, examples: Ints, limit: int) -> Order:
         # Packed into one word with its position, a number is sorted by numpy's vectorised sort.
         words, position = np.empty_like(numbers), np.empty_like(numbers)
         _pack(numbers, bits, words)
-        words.sort()
+        for start, end in pairwise((*table_starts, words.size)):
+            words[start:end].sort()
         row_count, pair_count = _unpack_and_find_starts(words, bits, position, examples, found)
     return Order(
         position,

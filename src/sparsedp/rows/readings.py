@@ -60,7 +60,7 @@ class Readings:
                 np.add(each.ids.numpy(), space.firsts[place], out=numbers[own])
                 self._examples[own] = each.examples.numpy()
                 self._lines[place] = _lines(each, starts[place])
-        self.order: Order = order_by_row(numbers, self._examples, space.firsts[-1])
+        self.order: Order = order_by_row(numbers, self._examples, space.firsts[-1], starts[:-1])
         self._table_rows: Ints = self.order.rows.searchsorted(space.offsets)
         """Where each table's rows begin among the touched ones, and the end."""
         self._choosable = int(self._table_rows[len(space.selectable)])

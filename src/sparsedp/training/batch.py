@@ -13,13 +13,28 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sparsedp.clipping import Captured
+from sparsedp.clipping.gradient import float32_sums_move
 from sparsedp.compiled import compiled
 from sparsedp.rows import Occurrences, Readings, RowCounts, RowSpace
 from sparsedp.rows.readings import Target
 from sparsedp.selection import Rule, Selected
 
 CLIP_SLACK = 1.0 - 2.0**-10
-"""Clip a little below the bound, so that float32 rounding of a norm never passes it."""
+"""Clip a little below the bound, so that neither float32 rounding of a norm nor the lattice passes it."""
+
+LARGEST_FLOAT32_BATCH = 2048
+"""Up to this expected batch size, a public number, products of layer inputs and gradients are summed in float32."""
+
+
+def most_in_float32(batch: float) -> int:
+    """How many examples of a logical batch may be summed in float32; one Poisson batch in 10^8 has more."""
+    return int(batch + 6 * math.sqrt(batch)) + 16 if batch <= LARGEST_FLOAT32_BATCH else 0
+
+
+def clip_share(batch: float) -> float:
+    """To which share of C gradients are clipped, so that with all rounding one example moves a sum by at most C."""
+    return CLIP_SLACK - float32_sums_move(most_in_float32(batch))
+
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -100,10 +115,10 @@ class LogicalBatch:
         """Those of the touched rows that are selected, or in a table that is always on."""
         return self._readings.surviving(selected.rows)
 
-    def clip_weights(self, squared_norms: Floats, clip: float) -> Weights:
-        """What each recorded gradient is multiplied with, so that the true one is clipped to ``clip``."""
+    def clip_weights(self, squared_norms: Floats, norm: float) -> Weights:
+        """What each recorded gradient is multiplied with, so that the true one has at most this ``norm``."""
         self.clip_factors, weights = np.empty(self.size), np.empty(self.size, dtype=np.float32)
-        _clip(squared_norms, self.scales, self.finite, clip * CLIP_SLACK, self.clip_factors, weights)
+        _clip(squared_norms, self.scales, self.finite, norm, self.clip_factors, weights)
         return weights
 
     def squared_norms(self, survivors: Ints) -> Floats:
@@ -175,7 +190,7 @@ class ScoredBatch:
         """Row norms of the mean gradient, each example clipped jointly over *all* it touches."""
         batch, rule = self._batch, self._rule
         everything = batch.touched
-        weights = batch.clip_weights(batch.squared_norms(everything), rule.clip)
+        weights = batch.clip_weights(batch.squared_norms(everything), rule.clip * clip_share(rule.batch))
         ids, norms = [np.empty(0, dtype=np.int64)], [np.empty(0)]
         for place, rows, sums in batch.row_sums(everything, weights):
             if place < len(self.space.selectable):

@@ -17,16 +17,11 @@ from sparsedp.randomness import NoiseSource
 from sparsedp.randomness.lattice import lattice_of, release_on_lattice
 from sparsedp.rows import RowGradient, RowSpace
 from sparsedp.selection import Batch, Rule, Selected
-from sparsedp.training.batch import CLIP_SLACK, LogicalBatch, ScoredBatch
+from sparsedp.training.batch import CLIP_SLACK, LogicalBatch, ScoredBatch, clip_share, most_in_float32
 
 Floats = NDArray[np.float32]
 Sums = NDArray[np.float64]
 Ints = NDArray[np.int64]
-
-
-LARGEST_FLOAT32_BATCH = 2048
-"""Up to this expected batch size products of layer inputs and gradients are summed in float32, 256 at a time: one
-example then moves the rounding of all others by at most 2^-12 C. A public number decides, not the batch."""
 
 
 class StepGradient(NamedTuple):
@@ -129,7 +124,7 @@ class PrivateStep:
         squared_norms = (
             batch.masked_squared_norms(survivors, masks) if masks else batch.squared_norms(survivors)
         )
-        weights = batch.clip_weights(squared_norms, self._rule.clip)
+        weights = batch.clip_weights(squared_norms, self._rule.clip * clip_share(self._rule.batch))
         self._sums.add(batch, survivors, weights)
         self.clip_factors.append(batch.clip_factors)
         self.finite.append(batch.finite)
@@ -147,6 +142,8 @@ class StepSums:
         self._rule = rule
         self._dense = dense
         self._lazy = lazy
+        self._float32_left = most_in_float32(rule.batch)
+        """How many more examples may be summed in float32."""
         space = rule.space
         self.rows: list[Ints | None] = [*space.split(selected.rows), *[None] * len(space.always_on)]
         """Per table the selected rows; None: all of them."""
@@ -175,8 +172,10 @@ class StepSums:
 
     def add(self, batch: LogicalBatch, survivors: Ints, weights: Floats) -> None:
         """Add the examples' gradients, each times its weight."""
-        exact = self._rule.batch > LARGEST_FLOAT32_BATCH
-        dense_weights = weights.astype(np.float64) if exact else weights
+        in_float32 = batch.size <= self._float32_left
+        if in_float32:
+            self._float32_left -= batch.size
+        dense_weights = weights if in_float32 else weights.astype(np.float64)
         for name, out in self._of_dense.items():
             batch.accumulate_dense(name, out, dense_weights)
         first_whole = len(self._rule.space.selectable)
