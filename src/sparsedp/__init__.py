@@ -32,6 +32,7 @@ _ROOMS = (
     "audit",
     "clipping",
     "convex",
+    "core",
     "data",
     "mechanisms",
     "models",

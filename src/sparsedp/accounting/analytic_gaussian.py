@@ -17,7 +17,7 @@ from collections.abc import Callable
 from scipy.optimize import brentq
 from scipy.special import erfcx, log_ndtr
 
-from sparsedp.accounting.validation import check_delta, check_finite, check_non_negative
+from sparsedp.core.validation import check_delta, check_finite, check_non_negative
 
 _LOG_ROOT_TWO_PI = 0.5 * math.log(2 * math.pi)
 _FAR_LEFT = -5.0  # down to here the Mills ratio loses no digits

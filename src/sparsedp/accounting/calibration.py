@@ -11,7 +11,7 @@ from sparsedp.accounting.events import DpEvent, Events, GaussianDpEvent, Poisson
 from sparsedp.accounting.ledger_events import event_key
 from sparsedp.accounting.pld import Answer, delta_bound, epsilon_answer, tolerance
 from sparsedp.accounting.search import last_fitting, solve_falling
-from sparsedp.accounting.validation import (
+from sparsedp.core.validation import (
     check_delta,
     check_epsilon,
     check_non_negative,

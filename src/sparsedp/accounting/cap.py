@@ -7,7 +7,7 @@ from sparsedp.accounting.events import DpEvent, Events
 from sparsedp.accounting.ledger_allowance import Allowance
 from sparsedp.accounting.ledger_events import event_key
 from sparsedp.accounting.pld import tolerance
-from sparsedp.accounting.validation import check_count, check_delta, check_epsilon
+from sparsedp.core.validation import check_count, check_delta, check_epsilon
 
 
 class EpsilonCap:

@@ -31,7 +31,7 @@ from sparsedp.accounting.renyi import check_renyi, has_renyi, renyi_pair
 from sparsedp.accounting.sampling import PoissonSampled
 from sparsedp.accounting.shifted_gaussians import gaussian_mixture, truncated_poisson_gaussian
 from sparsedp.accounting.sparse_vector import sparse_vector_pairs
-from sparsedp.accounting.validation import (
+from sparsedp.core.validation import (
     check_count,
     check_number,
     check_positive,

@@ -31,7 +31,7 @@ from dp_accounting.dp_event import (
     ZCDpEvent,
 )
 
-from sparsedp.accounting.validation import check_count, check_non_negative, check_number
+from sparsedp.core.validation import check_count, check_non_negative, check_number
 
 Events: TypeAlias = Sequence[tuple[DpEvent, int]]
 """What a run did: pairs (event, how many times)."""

@@ -25,7 +25,7 @@ from sparsedp.accounting.ledger_file import LedgerBusy, LedgerFile
 from sparsedp.accounting.ledger_format import LedgerDamaged, Record
 from sparsedp.accounting.ledger_stepper import Stepper
 from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE, PrivacyStatement
-from sparsedp.accounting.validation import check_count, check_delta, check_epsilon
+from sparsedp.core.validation import check_count, check_delta, check_epsilon
 
 __all__ = ["Ledger", "LedgerBusy", "LedgerDamaged", "Stepper"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from sparsedp.accounting.validation import check_number, check_scale
+from sparsedp.core.validation import check_number, check_scale
 
 
 def merge_sigmas(*sigmas: float) -> float:

@@ -22,7 +22,7 @@ from sparsedp.accounting.plan_comparison import (
 from sparsedp.accounting.plan_selection import ThresholdedRows
 from sparsedp.accounting.plan_tables import TableSpec, check_tables
 from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE, PrivacyStatement
-from sparsedp.accounting.validation import (
+from sparsedp.core.validation import (
     LARGEST_SCALE,
     MOST_RELEASES,
     check_count,

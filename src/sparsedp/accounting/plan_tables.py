@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparsedp.accounting.validation import check_count
+from sparsedp.core.validation import check_count
 
 _TEXT = re.compile(r"(?:(?P<name>[^=]+)=)?(?P<rows>[^x=]+)x(?P<dim>[^x=]+)(?:x(?P<values>[^x=]+))?")
 

@@ -9,7 +9,7 @@ from dp_accounting.rdp import RdpAccountant
 
 from sparsedp.accounting.events import DpEvent, Events, RepeatAndSelectDpEvent, ZCDpEvent
 from sparsedp.accounting.pairs import LARGEST_LOSS, Array, Atoms, NoPrivacy
-from sparsedp.accounting.validation import MOST_RELEASES, check_finite, check_number
+from sparsedp.core.validation import MOST_RELEASES, check_finite, check_number
 
 _ORDERS: Array = 1 + np.logspace(-1.5, 5, 260)
 _POINTS = 4000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sparsedp.accounting.validation import check_number, check_probability
+from sparsedp.core.validation import check_number, check_probability
 
 ADD_OR_REMOVE_ONE = "add-or-remove-one"
 REPLACE_ONE = "replace-one"

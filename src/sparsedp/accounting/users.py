@@ -10,7 +10,7 @@ from scipy.stats import binom
 
 from sparsedp.accounting.events import MixtureOfGaussiansDpEvent
 from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE, PrivacyStatement
-from sparsedp.accounting.validation import check_count, check_positive, check_rate
+from sparsedp.core.validation import check_count, check_positive, check_rate
 
 _NEGLIGIBLE = 1e-30
 _MOST_ROWS = 10**9

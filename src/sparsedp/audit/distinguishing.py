@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 from scipy.special import betainccinv, betaincinv
 
-from sparsedp.accounting.validation import check_count, check_non_negative, check_probability
+from sparsedp.core.validation import check_count, check_non_negative, check_probability
 from sparsedp.randomness import Stream
 
 Data = TypeVar("Data")

@@ -63,7 +63,7 @@ def _statement(
     from sparsedp.accounting.pairs import LARGEST_LOSS
     from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE, PrivacyStatement
     from sparsedp.accounting.users import user_statement, user_step_event
-    from sparsedp.accounting.validation import check_count, check_delta, check_positive
+    from sparsedp.core.validation import check_count, check_delta, check_positive
 
     if noise_multiplier is None:
         raise ValueError("noise_multiplier is missing: give --noise-multiplier, or --ledger")
@@ -101,7 +101,7 @@ def _statement(
 
 
 def _sampling_rate(rate: float | None, examples: float | None, batch: float | None) -> float:
-    from sparsedp.accounting.validation import check_count, check_rate
+    from sparsedp.core.validation import check_count, check_rate
 
     if rate is not None:
         if batch is not None:
@@ -116,7 +116,7 @@ def _sampling_rate(rate: float | None, examples: float | None, batch: float | No
 
 
 def _steps(steps: float | None, epochs: float | None, rate: float) -> int:
-    from sparsedp.accounting.validation import MOST_RELEASES, check_positive, check_releases
+    from sparsedp.core.validation import MOST_RELEASES, check_positive, check_releases
 
     if steps is not None and epochs is not None:
         raise ValueError("steps and epochs exclude each other: an epoch is 1 / sampling rate steps")

@@ -29,7 +29,7 @@ def demo(
     as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
 ) -> None:
     """Train on generated clicks without privacy, with DP-SGD and with DP-AdaFEST at the same epsilon."""
-    from sparsedp.accounting.validation import check_count, check_epsilon
+    from sparsedp.core.validation import check_count, check_epsilon
     from sparsedp.report import write_report
     from sparsedp.runs import RunConfig, train
 

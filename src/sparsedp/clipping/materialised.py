@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sparsedp.clipping.gradient import Summand
 from sparsedp.clipping.vectors import Vectors, wide
-from sparsedp.compiled import compiled
+from sparsedp.core.compiled import compiled
 
 
 class Materialised(Summand):

@@ -28,7 +28,7 @@ from sparsedp.accounting import (
 from sparsedp.accounting.filters import AdaptiveFilter
 from sparsedp.accounting.renyi import renyi_epsilon
 from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE, REPLACE_ONE
-from sparsedp.accounting.validation import check_count, check_delta, check_epsilon, check_positive
+from sparsedp.core.validation import check_count, check_delta, check_epsilon, check_positive
 from sparsedp.mechanisms.histogram import Floats, Ints
 from sparsedp.randomness import Stream
 

@@ -10,12 +10,12 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from sparsedp.accounting import PrivacyStatement
-from sparsedp.accounting.validation import check_count, check_number, check_positive
 from sparsedp.convex.batch_schedule import BatchSchedule
 from sparsedp.convex.gradient_sums import clipped_rows, combine, row_sum
 from sparsedp.convex.iterate import Iterate
 from sparsedp.convex.protocol import SparseLoss, check_start
 from sparsedp.convex.sparse_projection import SparseVector, project_noisy
+from sparsedp.core.validation import check_count, check_number, check_positive
 from sparsedp.mechanisms.histogram import Floats, Ints
 from sparsedp.randomness import NoiseSource, Stream, bernoulli_positions
 

@@ -24,12 +24,12 @@ from scipy import optimize
 from sparsedp.accounting import PrivacyStatement, RepeatAndSelectDpEvent, ZCDpEvent
 from sparsedp.accounting.renyi import renyi_epsilon
 from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE
-from sparsedp.accounting.validation import check_count, check_delta, check_epsilon, check_positive
 from sparsedp.convex.batch_schedule import BatchSchedule, pld_schedule, repetition_schedule
 from sparsedp.convex.bias_reduced_sgd import BiasReducedSGD
 from sparsedp.convex.gradient_sums import SAFE, clipped_rows, combine, row_sum
 from sparsedp.convex.protocol import SparseLoss, check_start
 from sparsedp.convex.sparse_projection import SparseVector
+from sparsedp.core.validation import check_count, check_delta, check_epsilon, check_positive
 from sparsedp.mechanisms import gaussian, permute_and_flip, report_noisy_max
 from sparsedp.mechanisms.histogram import Floats, Ints
 from sparsedp.randomness import NoiseSource, Stream

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
-from sparsedp.accounting.validation import check_positive
+from sparsedp.core.validation import check_positive
 from sparsedp.mechanisms.histogram import Floats
 
 # Norms of up to 2^27 entries in float64 are off by less than 2^-26, so a row shortened to (1 - 2^-26) of the

@@ -15,7 +15,6 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
-from sparsedp.accounting.validation import check_count, check_positive
 from sparsedp.convex.clip import Rows, as_rows, check_bound, clip_rows, keep_rows, row_norms, zero_broken_rows
 from sparsedp.convex.domains import Domain
 from sparsedp.convex.losses import MarginLoss
@@ -27,6 +26,7 @@ from sparsedp.convex.preprocessing import learning_steps
 from sparsedp.convex.private_minimiser import PrivateMinimiser
 from sparsedp.convex.regularization import Goal, check_lambda
 from sparsedp.convex.risk import LinearRisk
+from sparsedp.core.validation import check_count, check_positive
 from sparsedp.mechanisms.histogram import Floats
 from sparsedp.randomness import NoiseSource
 

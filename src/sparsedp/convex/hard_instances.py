@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse, special
 
-from sparsedp.accounting.validation import check_count, check_epsilon, check_finite, check_positive
+from sparsedp.core.validation import check_count, check_epsilon, check_finite, check_positive
 from sparsedp.mechanisms.histogram import distinct_integers
 from sparsedp.randomness import Stream
 

@@ -13,7 +13,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 from scipy.special import expit, logsumexp
 
-from sparsedp.accounting.validation import check_count, check_number, check_positive
+from sparsedp.core.validation import check_count, check_number, check_positive
 from sparsedp.mechanisms.histogram import Floats
 
 

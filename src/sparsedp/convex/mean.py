@@ -12,7 +12,6 @@ from scipy import sparse
 
 from sparsedp.accounting import PrivacyStatement
 from sparsedp.accounting.statement import REPLACE_ONE
-from sparsedp.accounting.validation import check_count, check_delta, check_epsilon
 from sparsedp.convex.adaptive_mean import denoise, denoised_error_bound
 from sparsedp.convex.clip import check_bound, check_rows, clip_rows, exact_mean, row_norms, zero_broken_rows
 from sparsedp.convex.measurement import random_measurement
@@ -33,6 +32,7 @@ from sparsedp.convex.recovery_mean import (
     recovery_noise,
     recovery_radius,
 )
+from sparsedp.core.validation import check_count, check_delta, check_epsilon
 from sparsedp.mechanisms.histogram import Floats
 from sparsedp.randomness import NoiseSource
 

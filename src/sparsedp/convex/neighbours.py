@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE, REPLACE_ONE
-from sparsedp.accounting.validation import check_delta
+from sparsedp.core.validation import check_delta
 
 
 def check_adjacency(adjacency: str) -> str:

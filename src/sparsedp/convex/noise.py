@@ -11,7 +11,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from sparsedp.accounting import analytic_gaussian_sigma
-from sparsedp.accounting.validation import check_epsilon
+from sparsedp.core.validation import check_epsilon
 from sparsedp.mechanisms import gaussian, laplace
 from sparsedp.mechanisms.histogram import Floats
 from sparsedp.randomness import Stream

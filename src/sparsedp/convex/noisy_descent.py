@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparsedp.accounting.statement import REPLACE_ONE
-from sparsedp.accounting.validation import check_count, check_delta, check_epsilon, check_positive
 from sparsedp.convex.neighbours import changed_terms
 from sparsedp.convex.noise import GaussianNoise
 from sparsedp.convex.private_minimiser import PrivateMinimiser, minimiser_statement
 from sparsedp.convex.regularization import FREE_MARGIN
 from sparsedp.convex.risk import LinearRisk
+from sparsedp.core.validation import check_count, check_delta, check_epsilon, check_positive
 from sparsedp.mechanisms.histogram import Floats
 from sparsedp.randomness import NoiseSource
 

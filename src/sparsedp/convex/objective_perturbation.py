@@ -13,7 +13,6 @@ import numpy as np
 
 from sparsedp.accounting import analytic_gaussian_sigma
 from sparsedp.accounting.statement import REPLACE_ONE
-from sparsedp.accounting.validation import check_epsilon
 from sparsedp.convex.domains import Everywhere
 from sparsedp.convex.neighbours import changed_terms, check_pure_or_delta
 from sparsedp.convex.noise import GaussianNoise, LaplaceNoise, Noise
@@ -21,6 +20,7 @@ from sparsedp.convex.private_minimiser import PrivateMinimiser, minimiser_statem
 from sparsedp.convex.regularization import FREE_MARGIN, check_lambda
 from sparsedp.convex.risk import LinearRisk
 from sparsedp.convex.solver import Objective, check_solvable, minimise
+from sparsedp.core.validation import check_epsilon
 from sparsedp.randomness import NoiseSource
 
 _CURVATURE_SHARE = 0.1

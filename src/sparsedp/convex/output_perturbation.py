@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 from sparsedp.accounting.statement import REPLACE_ONE
-from sparsedp.accounting.validation import check_delta, check_epsilon, check_positive
 from sparsedp.convex.domains import Domain, Everywhere, largest_norm
 from sparsedp.convex.neighbours import changed_terms, check_adjacency, check_pure_or_delta
 from sparsedp.convex.noise import GaussianNoise, LaplaceNoise, Noise
@@ -13,6 +12,7 @@ from sparsedp.convex.private_minimiser import PrivateMinimiser, minimiser_statem
 from sparsedp.convex.regularization import Goal, check_lambda, theorem_lambda
 from sparsedp.convex.risk import EmpiricalRisk
 from sparsedp.convex.solver import Minimiser, Objective, check_solvable, minimise
+from sparsedp.core.validation import check_delta, check_epsilon, check_positive
 from sparsedp.mechanisms import project_linf
 from sparsedp.randomness import NoiseSource
 

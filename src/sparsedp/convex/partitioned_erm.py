@@ -17,18 +17,18 @@ from scipy import optimize, sparse
 
 from sparsedp.accounting import PrivacyStatement
 from sparsedp.accounting.statement import REPLACE_ONE
-from sparsedp.accounting.validation import (
+from sparsedp.convex.bias_reduced_sgd import Minimised
+from sparsedp.convex.gradient_sums import SAFE, row_sum, without_broken_rows
+from sparsedp.convex.iterate import Iterate
+from sparsedp.convex.protocol import SparseLoss, check_start
+from sparsedp.convex.sparse_projection import SparseVector
+from sparsedp.core.validation import (
     check_count,
     check_delta,
     check_epsilon,
     check_number,
     check_positive,
 )
-from sparsedp.convex.bias_reduced_sgd import Minimised
-from sparsedp.convex.gradient_sums import SAFE, row_sum, without_broken_rows
-from sparsedp.convex.iterate import Iterate
-from sparsedp.convex.protocol import SparseLoss, check_start
-from sparsedp.convex.sparse_projection import SparseVector
 from sparsedp.mechanisms import numeric_sparse
 from sparsedp.mechanisms.histogram import Floats, Ints
 from sparsedp.randomness import NoiseSource, Stream

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
 
-from sparsedp.accounting.validation import check_count
 from sparsedp.convex.clip import keep_rows
+from sparsedp.core.validation import check_count
 from sparsedp.mechanisms.histogram import Floats, Ints
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sparsedp.accounting.validation import check_count, check_epsilon, check_finite, check_positive
+from sparsedp.core.validation import check_count, check_epsilon, check_finite, check_positive
 
 CONSTANT = "constant"
 HIGH_DIMENSIONAL = "high-dimensional"

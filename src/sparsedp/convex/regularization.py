@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from sparsedp.accounting.validation import check_positive
 from sparsedp.convex.risk import Regularity
+from sparsedp.core.validation import check_positive
 
 Goal = Literal["empirical", "population"]
 

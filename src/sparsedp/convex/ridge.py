@@ -11,12 +11,12 @@ from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
 
 from sparsedp.accounting.statement import REPLACE_ONE
-from sparsedp.accounting.validation import check_positive
 from sparsedp.convex.clip import check_bound
 from sparsedp.convex.domains import Ball
 from sparsedp.convex.estimators import Mechanism, PrivateLinearModel
 from sparsedp.convex.losses import SquaredLoss
 from sparsedp.convex.regularization import Goal
+from sparsedp.core.validation import check_positive
 from sparsedp.mechanisms.histogram import Floats
 
 

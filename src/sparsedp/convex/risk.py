@@ -9,9 +9,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from sparsedp.accounting.validation import check_count, check_number, check_positive
 from sparsedp.convex.clip import as_rows, keep_rows, row_norms, zero_broken_rows
 from sparsedp.convex.losses import MarginLoss, check_at_least
+from sparsedp.core.validation import check_count, check_number, check_positive
 from sparsedp.mechanisms.histogram import Floats
 
 Product = Callable[[Floats], Floats]

@@ -12,7 +12,7 @@ from scipy.optimize import brentq
 
 from sparsedp.accounting import PrivacyStatement
 from sparsedp.accounting.statement import REPLACE_ONE
-from sparsedp.accounting.validation import check_count, check_delta, check_epsilon, check_positive
+from sparsedp.core.validation import check_count, check_delta, check_epsilon, check_positive
 from sparsedp.mechanisms import exponential
 from sparsedp.mechanisms.histogram import Floats
 from sparsedp.randomness import NoiseSource

@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 from scipy import optimize, special
 
-from sparsedp.accounting.validation import check_positive
+from sparsedp.core.validation import check_positive
 from sparsedp.mechanisms import project_l1_ball
 from sparsedp.mechanisms.histogram import Floats, Ints, check_histogram, untouched_ids
 from sparsedp.randomness import (

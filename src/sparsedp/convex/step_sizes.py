@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from sparsedp.accounting.validation import check_count, check_positive
 from sparsedp.convex.batch_schedule import BatchSchedule, level_probabilities
+from sparsedp.core.validation import check_count, check_positive
 
 
 def convex_step_size(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from sparsedp.accounting.validation import check_positive
+from sparsedp.core.validation import check_positive
 
 Adjacency = Literal["add-or-remove-one", "replace-one"]
 

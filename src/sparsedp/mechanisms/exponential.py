@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sparsedp.accounting.events import BoundedRangeGaussianDpEvent, DpEvent
-from sparsedp.accounting.validation import check_count, check_epsilon, check_positive
+from sparsedp.core.validation import check_count, check_epsilon, check_positive
 from sparsedp.mechanisms.histogram import Floats, Ints, check_array, check_choice, check_histogram
 from sparsedp.mechanisms.order_statistics import SPARE, cells_of, choose_largest, largest_gumbels
 from sparsedp.randomness import Stream, noise_lattice, round_gumbel

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 
 from sparsedp.accounting import analytic_gaussian_sigma
 from sparsedp.accounting.events import DpEvent, GaussianDpEvent
-from sparsedp.accounting.validation import check_positive
+from sparsedp.core.validation import check_positive
 from sparsedp.mechanisms.histogram import Floats, check_array
 from sparsedp.randomness import Stream, noise_lattice, round_gaussian
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sparsedp.accounting.validation import check_count
-from sparsedp.compiled import compiled
+from sparsedp.core.compiled import compiled
+from sparsedp.core.validation import check_count
 from sparsedp.randomness import Stream
 
 Ints = NDArray[np.int64]

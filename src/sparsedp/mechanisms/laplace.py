@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sparsedp.accounting.events import DpEvent, LaplaceDpEvent
-from sparsedp.accounting.validation import check_positive
+from sparsedp.core.validation import check_positive
 from sparsedp.mechanisms.histogram import Floats, check_array
 from sparsedp.randomness import Stream, noise_lattice, round_laplace
 

@@ -13,7 +13,7 @@ import math
 import numpy as np
 from scipy.special import ndtri
 
-from sparsedp.compiled import compiled
+from sparsedp.core.compiled import compiled
 from sparsedp.mechanisms.histogram import Floats, Ints, sample_untouched
 from sparsedp.randomness import Stream
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sparsedp.accounting.events import DpEvent, PureDpEvent
-from sparsedp.accounting.validation import check_epsilon
+from sparsedp.core.validation import check_epsilon
 from sparsedp.mechanisms.exponential import FINE_BITS, below_best, check_candidates, inverse_temperature
 from sparsedp.mechanisms.histogram import Ints
 from sparsedp.randomness import Stream, noise_lattice, round_exponential

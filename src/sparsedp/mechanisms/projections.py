@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sparsedp.accounting.validation import check_non_negative, check_positive
+from sparsedp.core.validation import check_non_negative, check_positive
 from sparsedp.mechanisms.histogram import Floats, check_array, check_vector
 
 

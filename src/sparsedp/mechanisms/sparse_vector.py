@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sparsedp.accounting.events import DpEvent, SparseVectorDpEvent
-from sparsedp.accounting.validation import check_count, check_finite, check_positive
+from sparsedp.core.validation import check_count, check_finite, check_positive
 from sparsedp.mechanisms.histogram import Floats, Ints, check_histogram
 from sparsedp.mechanisms.laplace import laplace
 from sparsedp.randomness import Stream, geometric, noise_lattice, round_laplace

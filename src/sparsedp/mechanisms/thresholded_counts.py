@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sparsedp.accounting.events import DpEvent, GaussianDpEvent
-from sparsedp.accounting.validation import check_finite, check_positive
-from sparsedp.compiled import compiled
+from sparsedp.core.compiled import compiled
+from sparsedp.core.validation import check_finite, check_positive
 from sparsedp.mechanisms.histogram import Floats, Ints, check_histogram
 from sparsedp.randomness import (
     Stream,

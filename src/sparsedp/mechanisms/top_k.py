@@ -14,7 +14,7 @@ from __future__ import annotations
 from numpy.typing import ArrayLike
 
 from sparsedp.accounting.events import DpEvent, GaussianDpEvent, LaplaceDpEvent
-from sparsedp.accounting.validation import check_epsilon, check_positive
+from sparsedp.core.validation import check_epsilon, check_positive
 from sparsedp.mechanisms.exponential import exponential_event, exponential_top_k
 from sparsedp.mechanisms.histogram import Ints, check_choice, check_histogram
 from sparsedp.mechanisms.order_statistics import (

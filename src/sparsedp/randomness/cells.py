@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsedp.compiled import compiled
+from sparsedp.core.compiled import compiled
 from sparsedp.randomness.alias import alias_columns, wide_alias_columns
 from sparsedp.randomness.keystream import Keystream
 

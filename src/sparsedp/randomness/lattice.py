@@ -12,7 +12,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsedp.compiled import compiled
+from sparsedp.core.compiled import compiled
 from sparsedp.randomness.cells import CHUNK, LARGEST_STD, SMALLEST_STD, rounded_gaussian
 from sparsedp.randomness.keystream import Keystream
 from sparsedp.randomness.stream import Stream

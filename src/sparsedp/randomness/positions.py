@@ -8,7 +8,7 @@ import operator
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsedp.compiled import compiled
+from sparsedp.core.compiled import compiled
 from sparsedp.randomness.stream import Stream, exponential_of, uniform_of
 
 Integers = NDArray[np.int64]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr
 
-from sparsedp.compiled import compiled
+from sparsedp.core.compiled import compiled
 from sparsedp.randomness.cells import CHUNK, SMALLEST_STD, CellSampler, rounded_gaussian, two_sided_geometric
 from sparsedp.randomness.stream import Stream
 

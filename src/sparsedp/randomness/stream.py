@@ -11,7 +11,7 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsedp.compiled import compiled
+from sparsedp.core.compiled import compiled
 from sparsedp.randomness.cells import CHUNK, rounded_gaussian
 from sparsedp.randomness.keystream import Keystream
 

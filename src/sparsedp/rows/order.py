@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsedp.compiled import compiled
+from sparsedp.core.compiled import compiled
 
 Ints = NDArray[np.int64]
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsedp.compiled import compiled, compiled_sums
+from sparsedp.core.compiled import compiled, compiled_sums
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sparsedp.clipping import Captured
 from sparsedp.clipping.gradient import float32_sums_move
-from sparsedp.compiled import compiled
+from sparsedp.core.compiled import compiled
 from sparsedp.rows import Occurrences, Readings, RowCounts, RowSpace
 from sparsedp.rows.readings import Target
 from sparsedp.selection import Rule, Selected

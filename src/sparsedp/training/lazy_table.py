@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sparsedp.compiled import compiled
+from sparsedp.core.compiled import compiled
 from sparsedp.randomness import Stream
 from sparsedp.rows import RowGradient
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from sparsedp.accounting import validation as v
+from sparsedp.core import validation as v
 
 
 @pytest.mark.parametrize(

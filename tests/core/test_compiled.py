@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sparsedp.compiled import compiled, compiled_sums
+from sparsedp.core.compiled import compiled, compiled_sums
 
 
 @compiled

@@ -1,0 +1,1 @@
+"""What every room may use: validation, array types, file writing, compiled loops."""
