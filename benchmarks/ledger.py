@@ -27,7 +27,7 @@ def run(steps: int = 1_000_000, rounds: int = 5, folder: str | None = None) -> d
         path = Path(place) / "steps.ledger"
         began = time.perf_counter()
         with Ledger.open(path, run="benchmark") as ledger:
-            step = ledger.stepper(STEP)
+            step = ledger.step_reserver(STEP)
             for _ in range(steps):
                 step()
         a_step = (time.perf_counter() - began) / steps

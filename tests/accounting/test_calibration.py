@@ -32,7 +32,7 @@ from sparsedp.accounting import (
     max_steps,
 )
 from sparsedp.accounting import calibration as calibration_module
-from sparsedp.accounting.pld import Answer, tolerance
+from sparsedp.accounting.pld.composition import Answer, tolerance
 
 CRITEO = {"sampling_rate": 2048 / 4.5e7, "steps": 21_973}
 

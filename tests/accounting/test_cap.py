@@ -8,7 +8,7 @@ from dp_accounting import GaussianDpEvent, NoOpDpEvent, PoissonSampledDpEvent
 from sparsedp.accounting import BudgetExceeded, Ledger, calibrate, epsilon_of
 from sparsedp.accounting.analytic_gaussian import analytic_gaussian_epsilon
 from sparsedp.accounting.cap import EpsilonCap
-from sparsedp.accounting.pld import tolerance
+from sparsedp.accounting.pld.composition import tolerance
 
 DELTA = 1e-5
 STEP = GaussianDpEvent(40.0)
@@ -70,12 +70,12 @@ def test_crashes_are_taken_from_the_steps_to_come(tmp_path, reserve):
     for crash in range(5):
         ledger = Ledger.open(path, run="model")
         ledger.spend(ONCE, cap=EpsilonCap(1.0, DELTA, most(1.0, 1)))  # the choice is made again each time
-        step = ledger.stepper(STEP, reserve, cap=EpsilonCap(1.0, DELTA, most(1.0, 1)))
+        step = ledger.step_reserver(STEP, reserve, cap=EpsilonCap(1.0, DELTA, most(1.0, 1)))
         for _ in range(crash):
             step()
             taken += 1
     ledger = Ledger.open(path, run="model")
-    steps, message = run_out(ledger.stepper(STEP, reserve, cap=EpsilonCap(1.0, DELTA, most(1.0, 1))))
+    steps, message = run_out(ledger.step_reserver(STEP, reserve, cap=EpsilonCap(1.0, DELTA, most(1.0, 1))))
     counts = dict(Ledger.read(path).events())
     assert taken + steps <= counts[STEP] <= taken + steps + 4 * ((reserve or 1) - 1)
     assert epsilon_of(Ledger.read(path).events(), DELTA) <= 1.0
@@ -86,7 +86,7 @@ def test_crashes_are_taken_from_the_steps_to_come(tmp_path, reserve):
 
 def test_the_refused_step_is_not_on_the_ledger(tmp_path):
     path = tmp_path / "data.ledger"
-    step = Ledger.open(path).stepper(STEP, cap=EpsilonCap(1.0, DELTA))
+    step = Ledger.open(path).step_reserver(STEP, cap=EpsilonCap(1.0, DELTA))
     steps, _ = run_out(step)
     before = path.read_bytes()
     with pytest.raises(BudgetExceeded):
@@ -101,35 +101,35 @@ def test_other_runs_do_not_count_towards_a_cap_but_do_towards_the_budget(tmp_pat
     path = tmp_path / "data.ledger"
     budget = 1.25
     first = Ledger.open(path, budget=(budget, DELTA), run="first")
-    steps, _ = run_out(first.stepper(STEP, cap=EpsilonCap(1.0, DELTA)))
+    steps, _ = run_out(first.step_reserver(STEP, cap=EpsilonCap(1.0, DELTA)))
     first.close()
     second = Ledger.open(path, run="second")
     assert second.own_events() == []
-    others, message = run_out(second.stepper(STEP, cap=EpsilonCap(1.0, DELTA)))
+    others, message = run_out(second.step_reserver(STEP, cap=EpsilonCap(1.0, DELTA)))
     assert "the budget of epsilon 1.25" in message
     assert epsilon_after(steps + others) <= budget < epsilon_after(steps + others + 1)
     assert second.own_events() == [(STEP, others)]
     with pytest.raises(BudgetExceeded):
-        Ledger.open(path, run="first").stepper(STEP, cap=EpsilonCap(1.0, DELTA))()
+        Ledger.open(path, run="first").step_reserver(STEP, cap=EpsilonCap(1.0, DELTA))()
 
 
 def test_two_processes_of_one_name_share_one_cap(tmp_path):
     path, taken = tmp_path / "data.ledger", 0
-    steppers = [Ledger.open(path).stepper(STEP, 1, cap=EpsilonCap(1.0, DELTA)) for _ in range(2)]
-    while steppers:
-        for step in list(steppers):
+    reservers = [Ledger.open(path).step_reserver(STEP, 1, cap=EpsilonCap(1.0, DELTA)) for _ in range(2)]
+    while reservers:
+        for step in list(reservers):
             try:
                 step()
                 taken += 1
             except BudgetExceeded:
-                steppers.remove(step)
+                reservers.remove(step)
     assert taken in (most(1.0), most(1.0) - 1)
 
 
 def test_own_steps_that_are_held_ahead_make_room_for_a_spend(tmp_path):
     ledger = Ledger.open(tmp_path / "data.ledger")
     cap = EpsilonCap(1.0, DELTA)
-    step = ledger.stepper(STEP, reserve=1000, cap=cap)
+    step = ledger.step_reserver(STEP, reserve=1000, cap=cap)
     step()
     ledger.spend(ONCE, cap=cap)
     steps, _ = run_out(step)
@@ -141,7 +141,7 @@ def test_a_calibrated_run_takes_all_its_steps_and_any_part_is_within_the_target(
     sigma = calibrate(target_epsilon=target, target_delta=DELTA, sampling_rate=rate, steps=planned)
     event = PoissonSampledDpEvent(rate, GaussianDpEvent(sigma))
     with Ledger.open(tmp_path / "data.ledger") as ledger:
-        steps, _ = run_out(ledger.stepper(event, cap=EpsilonCap(target, DELTA, planned)))
+        steps, _ = run_out(ledger.step_reserver(event, cap=EpsilonCap(target, DELTA, planned)))
     assert planned <= steps < 1.02 * planned
     assert all(epsilon_of([(event, steps - back)], DELTA) <= target for back in range(4))
 
@@ -149,7 +149,7 @@ def test_a_calibrated_run_takes_all_its_steps_and_any_part_is_within_the_target(
 @pytest.mark.parametrize("target", [0.1, 1.0, 30.0])
 def test_the_accountants_tolerance_is_kept_free(target):
     """A part of an account may be computed on another grid, and come out higher by as much."""
-    assert EpsilonCap(target, DELTA).allowance.epsilon == target - tolerance(target)
+    assert EpsilonCap(target, DELTA).budget_cache.epsilon == target - tolerance(target)
 
 
 def test_steps_that_cost_nothing_are_not_refused():

@@ -63,7 +63,7 @@ def test_users_with_several_rows_cost_more_and_are_named():
 def ledger(tmp_path):
     path = tmp_path / "data.ledger"
     with Ledger.open(path, budget=(2.0, 1e-6), run="model a") as written:
-        step = written.stepper(PoissonSampledDpEvent(0.01, GaussianDpEvent(1.0)))
+        step = written.step_reserver(PoissonSampledDpEvent(0.01, GaussianDpEvent(1.0)))
         for _ in range(100):
             step()
         written.spend(GaussianDpEvent(20.0))
@@ -85,7 +85,7 @@ def test_a_ledger_is_read_aloud(ledger):
 
 
 def test_what_a_broken_off_run_reserved_is_said(ledger):
-    Ledger.open(ledger, run="model b").stepper(GaussianDpEvent(30.0), reserve=2)()
+    Ledger.open(ledger, run="model b").step_reserver(GaussianDpEvent(30.0), reserve=2)()
     text = invoke("--ledger", str(ledger)).stdout
     assert "2 steps were reserved" in text
 

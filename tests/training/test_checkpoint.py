@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import sparsedp as sdp
 from sparsedp.accounting import GaussianDpEvent, epsilon_of
-from sparsedp.accounting.ledger_format import LedgerDamaged
+from sparsedp.accounting.ledger.format import LedgerDamaged
 from sparsedp.training import Private
 from sparsedp.training.checkpoint import write_state, write_weights
 
@@ -407,21 +407,21 @@ def ledger_run(ledger: Path | None, checkpoint: Path, resume: bool = False) -> s
 
 def test_an_older_copy_of_the_ledger_is_refused(tmp_path: Path) -> None:
     """Shorter, or grown again by other runs to the length that was noted: its contents are not the same."""
-    book, path = tmp_path / "data.ledger", tmp_path / "run.ckpt"
-    ledger_run(book, tmp_path / "first.ckpt")
-    old = book.read_bytes()
-    ledger_run(book, path)
+    state, path = tmp_path / "data.ledger", tmp_path / "run.ckpt"
+    ledger_run(state, tmp_path / "first.ckpt")
+    old = state.read_bytes()
+    ledger_run(state, path)
     noted = int(torch.load(path, weights_only=True)["ledger"].split(":")[1])
-    ledger_run(book, path, resume=True)  # the same ledger, longer by now
-    book.unlink()
-    book.write_bytes(old)
+    ledger_run(state, path, resume=True)  # the same ledger, longer by now
+    state.unlink()
+    state.write_bytes(old)
     assert len(old) < noted
     with pytest.raises(LedgerDamaged, match=r"data\.ledger does not hold.*older copy"):
-        ledger_run(book, path, resume=True)
-    while book.stat().st_size < noted:
-        ledger_run(book, tmp_path / "other.ckpt")
+        ledger_run(state, path, resume=True)
+    while state.stat().st_size < noted:
+        ledger_run(state, tmp_path / "other.ckpt")
     with pytest.raises(LedgerDamaged, match=r"data\.ledger does not hold.*older copy"):
-        ledger_run(book, path, resume=True)
+        ledger_run(state, path, resume=True)
 
 
 def test_another_ledger_or_none_is_refused(tmp_path: Path) -> None:

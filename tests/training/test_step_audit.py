@@ -46,7 +46,7 @@ class Canary(nn.Module):
         return 100 * used + self.idle(0 * ones).sum(dim=1)
 
 
-def stepper(selection: sdp.selection.Selection) -> Callable[[int], tuple[bool, float, float, Tensor]]:
+def step_reserver(selection: sdp.selection.Selection) -> Callable[[int], tuple[bool, float, float, Tensor]]:
     """One step on so many canaries: (does row 7 survive, its gradient, the dense gradient, idle ones)."""
     model, batches = Canary(), list[Tensor]()
     private = sdp.PrivacyEngine(seed=11, secure=False).make_private(
@@ -108,7 +108,9 @@ def adafest() -> sdp.AdaFEST:
 
 def test_the_step_keeps_its_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     def audited(delta: float) -> AuditResult:
-        return run_audit(stepper(adafest()), lambda s, r, d, _: log_likelihood_ratio(s, r, d), delta=delta)
+        return run_audit(
+            step_reserver(adafest()), lambda s, r, d, _: log_likelihood_ratio(s, r, d), delta=delta
+        )
 
     result = audited(DELTA)
     assert not result.refuted, str(result)
@@ -137,16 +139,16 @@ def test_clipping_tables_and_dense_layers_separately_is_caught(monkeypatch: pyte
     monkeypatch.setattr(LogicalBatch, "accumulate_dense", dense_alone)
     monkeypatch.setattr(LogicalBatch, "accumulate_rows", rows_alone)
     # Every row always on: what is left is the gradient, of norm sqrt(2) instead of 1.
-    step = stepper(sdp.FEST({"table": range(ROWS)}))
+    step = step_reserver(sdp.FEST({"table": range(ROWS)}))
     result = run_audit(step, lambda s, row, dense, _: row + dense, runs=9000, delta=0.3)
     assert result.refuted, str(result)
     monkeypatch.undo()
-    step = stepper(sdp.FEST({"table": range(ROWS)}))
+    step = step_reserver(sdp.FEST({"table": range(ROWS)}))
     assert not run_audit(step, lambda s, row, dense, _: row + dense, delta=0.3).refuted
 
 
 def test_noise_only_on_touched_rows_is_caught() -> None:
-    result = run_audit(stepper(EANA()), lambda survives, *_: float(survives), runs=400)
+    result = run_audit(step_reserver(EANA()), lambda survives, *_: float(survives), runs=400)
     assert result.refuted, str(result)
 
 
@@ -154,7 +156,7 @@ def test_dividing_by_the_realised_batch_size_is_caught(monkeypatch: pytest.Monke
     def spread(survives: bool, row: float, dense: float, idle: Tensor) -> float:
         return float(idle.square().mean())
 
-    assert not run_audit(stepper(adafest()), spread, pair=(1, 2), runs=1000).refuted
+    assert not run_audit(step_reserver(adafest()), spread, pair=(1, 2), runs=1000).refuted
 
     release = PrivateStep.release
 
@@ -164,7 +166,7 @@ def test_dividing_by_the_realised_batch_size_is_caught(monkeypatch: pytest.Monke
         return release(self)
 
     monkeypatch.setattr(PrivateStep, "release", realised)
-    result = run_audit(stepper(adafest()), spread, pair=(1, 2), runs=1000)
+    result = run_audit(step_reserver(adafest()), spread, pair=(1, 2), runs=1000)
     assert result.refuted, str(result)
 
 

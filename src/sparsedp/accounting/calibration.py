@@ -6,10 +6,10 @@ import warnings
 from collections.abc import Callable, Sequence
 
 from sparsedp.accounting import cache
-from sparsedp.accounting.dominating import composition_key, merged
+from sparsedp.accounting.event_json import event_key
 from sparsedp.accounting.events import DpEvent, Events, GaussianDpEvent, PoissonSampledDpEvent
-from sparsedp.accounting.ledger_events import event_key
-from sparsedp.accounting.pld import Answer, delta_bound, epsilon_answer, tolerance
+from sparsedp.accounting.pld.composition import Answer, delta_bound, epsilon_answer, tolerance
+from sparsedp.accounting.pld.dominating import composition_key, merged
 from sparsedp.accounting.search import last_fitting, solve_falling
 from sparsedp.core.validation import (
     check_delta,

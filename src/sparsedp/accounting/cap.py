@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from sparsedp.accounting.budget import BudgetExceeded
+from sparsedp.accounting.budget_cache import BudgetCache
+from sparsedp.accounting.event_json import event_key
 from sparsedp.accounting.events import DpEvent, Events
-from sparsedp.accounting.ledger_allowance import Allowance
-from sparsedp.accounting.ledger_events import event_key
-from sparsedp.accounting.pld import tolerance
+from sparsedp.accounting.pld.composition import tolerance
 from sparsedp.core.validation import check_count, check_delta, check_epsilon
 
 
@@ -14,10 +14,10 @@ class EpsilonCap:
     """The most that a run may spend in all: `target_epsilon` at `target_delta`.
 
     Guarantee: if every release of a run was admitted by `require` before it was made, or entered with this
-    cap on a ledger (`Ledger.spend`, `Ledger.stepper`), then `epsilon_of` everything the run has paid for is
+    cap on a ledger (`Ledger.spend`, `Ledger.step_reserver`), then `epsilon_of` everything the run has paid for is
     at most `target_epsilon`, after any number of crashes and resumes; on a ledger what was paid includes the
     steps that crashes took away. Proof: the account never passes a mix of events whose epsilon was computed
-    and lies below the target by the accountant's tolerance (`Allowance`), so that what the accountant says of
+    and lies below the target by the accountant's tolerance (`BudgetCache`), so that what the accountant says of
     a part of the mix is within the target too. A run that lost steps therefore takes fewer of them.
 
     `planned_steps` is how many steps the noise was calibrated for. It saves computations and tells a ledger
@@ -27,7 +27,7 @@ class EpsilonCap:
     def __init__(self, target_epsilon: float, target_delta: float, planned_steps: int = 0) -> None:
         self.target_epsilon = check_epsilon(target_epsilon, "target_epsilon")
         self.target_delta = check_delta(target_delta, "target_delta")
-        self.allowance = Allowance(
+        self.budget_cache = BudgetCache(
             self.target_epsilon - tolerance(self.target_epsilon),
             self.target_delta,
             check_count("planned_steps", planned_steps, minimum=0),
@@ -36,7 +36,7 @@ class EpsilonCap:
     @property
     def planned_steps(self) -> int:
         """How many steps the noise was calibrated for; 0 if that is not known."""
-        return self.allowance.planned_steps
+        return self.budget_cache.planned_steps
 
     def require(self, account: Events, event: DpEvent) -> None:
         """Refuse `event` with `BudgetExceeded` if it would pass the target beside the `account` so far.
@@ -48,10 +48,10 @@ class EpsilonCap:
         for known, count in account:
             events[name := event_key(known)] = known
             counts[name] = counts.get(name, 0) + count
-        while not (granted := self.allowance.grant(counts, key, 1)):
+        while not (granted := self.budget_cache.grant(counts, key, 1)):
             if granted == 0:
                 raise self.refusal("one more step", f"{counts[key]} steps like it are paid for")
-            self.allowance.extend(events, counts, key, 1)
+            self.budget_cache.extend(events, counts, key, 1)
 
     def refusal(self, what: str, account: str) -> BudgetExceeded:
         """The error for something that does not fit beside an account, both in words."""

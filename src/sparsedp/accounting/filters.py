@@ -15,7 +15,7 @@ from scipy.optimize import brentq, minimize_scalar
 
 from sparsedp.accounting.analytic_gaussian import analytic_gaussian_sigma
 from sparsedp.accounting.budget import BudgetExceeded
-from sparsedp.accounting.pairs import LARGEST_LOSS
+from sparsedp.accounting.pld.pairs import LARGEST_LOSS
 from sparsedp.core.validation import (
     check_delta,
     check_epsilon,

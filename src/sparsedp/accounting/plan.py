@@ -11,7 +11,6 @@ from sparsedp.accounting.analytic_gaussian import analytic_gaussian_epsilon
 from sparsedp.accounting.calibration import calibrate
 from sparsedp.accounting.events import DpEvent, GaussianDpEvent
 from sparsedp.accounting.merge import split_sigma
-from sparsedp.accounting.pairs import LARGEST_SHIFT
 from sparsedp.accounting.plan_comparison import (
     DPSGDPlan,
     FESTPlan,
@@ -21,6 +20,7 @@ from sparsedp.accounting.plan_comparison import (
 )
 from sparsedp.accounting.plan_selection import ThresholdedRows
 from sparsedp.accounting.plan_tables import TableSpec, check_tables
+from sparsedp.accounting.pld.pairs import LARGEST_SHIFT
 from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE, PrivacyStatement
 from sparsedp.core.validation import (
     LARGEST_SCALE,

@@ -8,7 +8,7 @@ import numpy as np
 from dp_accounting.rdp import RdpAccountant
 
 from sparsedp.accounting.events import DpEvent, Events, RepeatAndSelectDpEvent, ZCDpEvent
-from sparsedp.accounting.pairs import LARGEST_LOSS, Array, Atoms, NoPrivacy
+from sparsedp.accounting.pld.pairs import LARGEST_LOSS, Array, Atoms, NoPrivacy
 from sparsedp.core.validation import MOST_RELEASES, check_finite, check_number
 
 _ORDERS: Array = 1 + np.logspace(-1.5, 5, 260)

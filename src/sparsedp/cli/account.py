@@ -60,7 +60,7 @@ def _statement(
 ) -> PrivacyStatement:
     from sparsedp.accounting.calibration import epsilon_of
     from sparsedp.accounting.events import GaussianDpEvent, PoissonSampledDpEvent
-    from sparsedp.accounting.pairs import LARGEST_LOSS
+    from sparsedp.accounting.pld.pairs import LARGEST_LOSS
     from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE, PrivacyStatement
     from sparsedp.accounting.users import user_statement, user_step_event
     from sparsedp.core.validation import check_count, check_delta, check_positive
@@ -138,7 +138,7 @@ def _show_ledger(path: Path, delta: float | None, as_json: bool) -> None:
     statement = ledger.statement(delta)
     events = ledger.events()
     if as_json:
-        from sparsedp.accounting.ledger_events import event_to_json
+        from sparsedp.accounting.event_json import event_to_json
 
         said = statement.to_dict()
         if math.isinf(statement.epsilon):  # JSON has no infinity

@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from sparsedp.accounting import Ledger, PrivacyStatement
-from sparsedp.accounting.ledger_events import event_key
+from sparsedp.accounting.event_json import event_key
 from sparsedp.data import ClickData
 from sparsedp.randomness import NoiseSource
 from sparsedp.runs.algorithms import optimizers_of, private_rows, selection_of

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from sparsedp.accounting.event_json import event_from_json, event_key, event_to_json
 from sparsedp.accounting.events import DpEvent, GaussianDpEvent
-from sparsedp.accounting.ledger_events import event_from_json, event_key, event_to_json
 from sparsedp.mechanisms import batch_clip_sensitivity
 from sparsedp.randomness import Stream
 from sparsedp.rows import RowCounts, RowSpace, TableShape

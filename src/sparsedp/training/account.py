@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sparsedp.accounting.event_json import event_from_json, event_to_json
 from sparsedp.accounting.events import DpEvent
-from sparsedp.accounting.ledger_events import event_from_json, event_to_json
 from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE, ZERO_OUT
 
 FINAL_MODEL_ONLY = "the final model only"

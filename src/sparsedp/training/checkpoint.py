@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sparsedp.accounting.ledger_events import event_to_json
+from sparsedp.accounting.event_json import event_to_json
 from sparsedp.selection import Selection
 from sparsedp.training.account import Account
 from sparsedp.training.durable import replace_file

@@ -7,9 +7,9 @@ from collections import Counter
 from typing import Any
 
 from sparsedp.accounting import epsilon_of
+from sparsedp.accounting.event_json import event_key
 from sparsedp.accounting.events import DpEvent
-from sparsedp.accounting.ledger_events import event_key
-from sparsedp.accounting.pld import tolerance
+from sparsedp.accounting.pld.composition import tolerance
 from sparsedp.training.engine import PrivacyEngine
 from sparsedp.training.optimizer import LastStep
 

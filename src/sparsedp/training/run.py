@@ -176,7 +176,7 @@ class Run:
         event = self.terms.event(self.selection)
         if self._ledger is not None:
             if self._step_charger is None:
-                self._step_charger = self._ledger.stepper(event, cap=self._cap)
+                self._step_charger = self._ledger.step_reserver(event, cap=self._cap)
             self._step_charger()
         elif self._cap is not None:
             self._cap.require([*self._earlier, *self.spent()], event)

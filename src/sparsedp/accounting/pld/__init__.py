@@ -1,0 +1,1 @@
+"""Privacy loss distributions: dominating pairs, their losses on a grid, and their composition."""

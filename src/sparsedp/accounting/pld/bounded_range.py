@@ -1,0 +1,65 @@
+"""The exponential mechanism and its kin: mechanisms of bounded range, exactly."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from sparsedp.accounting.pld.pairs import SKETCH, Array, Pair, Weighted, randomized_response
+
+
+def bounded_range_delta(loss: float, epsilon: float) -> float:
+    """delta_BR: the largest delta at `loss` of any bounded-range mechanism (Dong, Durfee and Rogers 2020).
+
+    `(1 - e^((loss - epsilon)/2))^2 / (1 - e^-epsilon)` between -epsilon and epsilon; the worst case is the
+    mechanism with two outcomes of losses t and t - epsilon, t = (loss + epsilon)/2.
+    """
+    if loss >= epsilon:
+        return 0.0
+    if loss <= -epsilon:
+        return -math.expm1(loss)
+    return math.expm1((loss - epsilon) / 2) ** 2 / -math.expm1(-epsilon)
+
+
+@dataclass(frozen=True)
+class BoundedRange:
+    """The pair whose delta at every epsilon is `bounded_range_delta`: one bounded-range draw.
+
+    Writing x = e^loss, that curve is (1 - v sqrt(x))^2 / (1 - v^2) with v = e^(-epsilon/2): convex in x, so
+    it belongs to a pair. Q(loss > ln x) = -d delta/dx = (v/sqrt(x) - v^2) / (1 - v^2), and P(loss > ln x) =
+    delta + x Q = (1 - v sqrt(x)) / (1 - v^2). Hence no atoms, and on [-epsilon, epsilon] densities
+    proportional to e^(loss/2) under P and e^(-loss/2) under Q.
+    """
+
+    epsilon: float
+    symmetric: ClassVar[bool] = True
+
+    def cells(self, edges: Array) -> tuple[Array, Array]:
+        """See `Pair`."""
+        inside = np.concatenate(
+            [[-self.epsilon], np.clip(edges, -self.epsilon, self.epsilon), [self.epsilon]]
+        )
+        low, high = inside[:-1], inside[1:]
+        width = np.expm1((high - low) / 2) / -math.expm1(-self.epsilon)
+        return np.exp((low - self.epsilon) / 2) * width, np.exp(-(high + self.epsilon) / 2) * width
+
+    def span(self, tail: float) -> tuple[float, float]:
+        """See `Pair`."""
+        return -self.epsilon, self.epsilon
+
+    def sketch(self, tail: float) -> Array:
+        """See `Pair`."""
+        return np.linspace(-self.epsilon, self.epsilon, SKETCH)
+
+
+def laplace(epsilon: float) -> Pair:
+    """Laplace noise of scale 1/epsilon, moved by one.
+
+    Its loss is +-epsilon outside the two centres, an atom each, and between them has a density proportional
+    to e^(loss/2) under P: a bounded-range draw with probability (1 - e^-epsilon)/2, else randomised
+    response.
+    """
+    return Weighted(-math.expm1(-epsilon) / 2, BoundedRange(epsilon), randomized_response(epsilon))

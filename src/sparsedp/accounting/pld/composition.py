@@ -1,0 +1,212 @@
+"""One privacy loss distribution over everything that happened: epsilon from delta, delta from epsilon.
+
+Grids are refined until the answer settles. Every grid gives an upper bound, so an unsettled answer is still
+safe.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparsedp.accounting.analytic_gaussian import analytic_gaussian_delta, analytic_gaussian_epsilon
+from sparsedp.accounting.events import Events
+from sparsedp.accounting.pld.chernoff import chernoff_delta, chernoff_epsilon
+from sparsedp.accounting.pld.dominating import dominating_pairs, merged
+from sparsedp.accounting.pld.one_sided import ROUNDING, OneSidedPld, Pairs, PldEstimate
+from sparsedp.accounting.pld.pairs import LARGEST_LOSS, Gaussian, NoPrivacy, Unresolved
+from sparsedp.accounting.pld.tilted import GridTooLarge, TiltedLoss
+from sparsedp.accounting.renyi import has_renyi, renyi_epsilon
+
+
+def tolerance(epsilon: float) -> float:
+    """How far above the exact epsilon a settled one may lie: 2e-4 of it up to 1, 2e-4 up to 10, then 2e-5 of it."""
+    return max(2e-4 * min(epsilon, 1.0), 2e-5 * epsilon, 1e-7)
+
+
+_RELATIVE = 1e-3  # how far above the exact delta a bound may lie
+_STEEP = 1e6
+_DROWNED = 0.5  # with more noise than this part of delta, a grid tells nothing
+_NOT_WORTH_A_GRID = 1e5  # whether such an epsilon is off by a part in a hundred is of no interest
+_LEAST = -690.0  # ln of about the smallest delta that is told from zero
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An upper bound on an epsilon, and whether a finer grid would move it by no more than the tolerance."""
+
+    epsilon: float
+    settled: bool = True
+
+
+def epsilon_answer(events: Events, delta: float, slack: float = 1.0) -> Answer:
+    """Epsilon at `delta`, add-or-remove-one, settled to `slack` times `tolerance`; infinite above `LARGEST_LOSS`."""
+    try:
+        pairs = dominating_pairs(events)
+    except NoPrivacy:
+        return Answer(math.inf)
+    if not pairs:
+        return Answer(0.0)
+    (first, count), *others = pairs
+    if isinstance(first, Gaussian) and not others:
+        return _checked(Answer(analytic_gaussian_epsilon(delta, first.mu * math.sqrt(count))))
+    if _total_variation(pairs) <= delta:
+        return Answer(0.0)
+    worst = Answer(0.0)
+    for reverse in _directions(pairs):
+        try:
+            answer = _epsilon_one_way(pairs, reverse, delta, slack, worst.epsilon)
+        except Unresolved:
+            answer = Answer(math.inf, settled=False)
+        if not answer.settled:
+            answer = Answer(min(answer.epsilon, chernoff_epsilon(pairs, reverse, delta)), settled=False)
+        worst = max(worst, answer, key=lambda answer: answer.epsilon)
+    if worst.settled or not all(has_renyi(event) for event, _ in merged(events)):
+        return _checked(worst)
+    return _checked(Answer(min(worst.epsilon, renyi_epsilon(merged(events), delta)), settled=False))
+
+
+def _checked(answer: Answer) -> Answer:
+    return answer if answer.epsilon <= LARGEST_LOSS else Answer(math.inf)
+
+
+def delta_bound(events: Events, epsilon: float) -> float:
+    """An upper bound on delta at `epsilon`, above it by about one part in a thousand."""
+    try:
+        pairs = dominating_pairs(events)
+    except NoPrivacy:
+        return 1.0
+    if not pairs:
+        return 0.0
+    (first, count), *others = pairs
+    if isinstance(first, Gaussian) and not others:
+        return analytic_gaussian_delta(epsilon, first.mu * math.sqrt(count))
+    worst = 0.0
+    for reverse in _directions(pairs):
+        try:
+            found = _delta_one_way(pairs, reverse, epsilon)
+        except Unresolved:
+            found = chernoff_delta(pairs, reverse, epsilon)
+        worst = max(worst, found)
+    return min(worst, _total_variation(pairs))
+
+
+def _delta_one_way(pairs: Pairs, reverse: bool, epsilon: float) -> float:
+    """Delta in one direction: what is found prepares for finding it better, until it is what was prepared for."""
+    outline = PldEstimate.of(pairs, reverse=reverse, log_delta=-90.0)
+    if max(max(map(abs, pair.span(outline.tail))) for pair, _ in pairs) > _NOT_WORTH_A_GRID:
+        raise Unresolved
+    saddle, log_delta = outline.sketch.tilt_for_epsilon(epsilon)
+    best, precision, decay = 0.0, 0.1, max(saddle, 1e-9)
+    for _ in range(8):
+        # An epsilon off by x makes a delta wrong by a factor of e^(decay x).
+        allowed = max(precision / decay, 1e-9)
+        grids = outline.grids(epsilon=epsilon, saddle=saddle, decay=decay, tolerance=allowed)
+        direction = OneSidedPld.towards(outline, grids, epsilon=epsilon, log_delta=log_delta, saddle=saddle)
+        found, loss, _ = _settle(direction, _log_delta_at(epsilon, log_delta), precision, _LEAST)
+        best = min(best, found)
+        prepared = abs(found - log_delta) < 1
+        if best <= _LEAST or (prepared and precision == _RELATIVE):
+            break
+        precision = _RELATIVE if prepared else 0.1
+        log_delta, decay = max(best, -640.0), max(_decay(loss, epsilon), 1e-9)
+        outline = PldEstimate.of(pairs, reverse=reverse, log_delta=log_delta)
+        saddle, _ = outline.sketch.tilt_for_epsilon(epsilon)
+    return min(math.exp(best) * (1 + ROUNDING), 1.0) if best > _LEAST else 0.0
+
+
+def _total_variation(pairs: Pairs) -> float:
+    """A bound on the delta at epsilon 0, which is the total variation: 1 - product of (1 - that of each factor)."""
+    log_agreement = 0.0
+    for pair, count in pairs:
+        p, q = pair.cells(np.zeros(1))
+        log_agreement += count * math.log1p(-min(float(p[1] - q[1]), 1 - 1e-16))
+    return -math.expm1(log_agreement)
+
+
+def _directions(pairs: Pairs) -> tuple[bool, ...]:
+    return (False,) if all(pair.symmetric for pair, _ in pairs) else (False, True)
+
+
+def _epsilon_one_way(pairs: Pairs, reverse: bool, delta: float, slack: float, enough: float) -> Answer:
+    """Epsilon in one direction, first roughly, then settled; below `enough` (the other's) roughly will do."""
+    outline = PldEstimate.of(pairs, reverse=reverse, log_delta=math.log(delta))
+    saddle, near = outline.sketch.tilt_for_delta(delta)
+    if not near <= _NOT_WORTH_A_GRID:
+        raise Unresolved
+    answer, decay = Answer(math.inf), saddle
+    for precision in (0.1, 0.01, 0.0):
+        wanted = max(slack * tolerance(near), precision * near)
+        grids = outline.grids(epsilon=near, saddle=saddle, decay=decay, tolerance=wanted)
+        direction = OneSidedPld.towards(
+            outline, grids, epsilon=near, log_delta=math.log(delta), saddle=saddle
+        )
+        found, loss, settled = _settle(
+            direction, lambda loss, noise: loss.epsilon_at(delta * (1 - ROUNDING - noise)), wanted, enough
+        )
+        if found > answer.epsilon + wanted:  # the coarser bound stands: the finer drowned in rounding
+            return Answer(answer.epsilon, settled=False)
+        near = min(found, answer.epsilon)
+        answer = Answer(near, settled and direction.noise(grids) <= wanted * decay + ROUNDING)
+        if near <= enough or not math.isfinite(near) or wanted <= slack * tolerance(near):
+            break
+        decay, saddle = _decay(loss, near), outline.sketch.tilt_for_epsilon(near)[0]
+    return answer
+
+
+def _settle(
+    direction: OneSidedPld, read: Callable[[TiltedLoss, float], float], tolerance: float, enough: float
+) -> tuple[float, TiltedLoss, bool]:
+    """Halve the grids until what is read off moves by no more than the tolerance allows, or is `enough`.
+
+    Halving a grid takes away three quarters of its rounding, so that a third of the last change is what
+    remains. `read` is told the part of delta that the FFT's rounding may hide, and allows for it.
+    """
+    coarse, grids = direction.compose_affordably(direction.grids.scaled(2))
+    noise = direction.noise(grids)
+    if noise > _DROWNED:
+        raise Unresolved
+    before = read(coarse, noise)
+    while before > enough:
+        if math.isinf(before):  # more mass off the grid than delta allows, which no finer grid helps
+            return before, coarse, False
+        finer = grids.scaled(0.5)
+        noise = direction.noise(finer)
+        if finer == grids or noise > _DROWNED:
+            return before, coarse, False
+        grids = finer
+        try:
+            loss = direction.compose(grids)
+        except GridTooLarge:
+            # As fine as can be: what the next coarser grid would have said tells how far from settled it is.
+            change = read(direction.compose(grids.scaled(4)), noise) - before
+            return before, coarse, change <= 4 * tolerance
+        value = min(before, read(loss, noise))
+        if before - value <= 4 * tolerance:
+            return value, loss, True
+        before, coarse = value, loss
+    return before, coarse, True
+
+
+def _decay(loss: TiltedLoss, epsilon: float) -> float:
+    """-d ln delta / d epsilon just above `epsilon`."""
+    here, gap = loss.delta_at(epsilon), 0.03 * epsilon or loss.step
+    for _ in range(8):
+        there = loss.delta_at(epsilon + gap)
+        if there > here / _STEEP:
+            break
+        gap /= 2  # close to the largest loss, beyond which there is nothing
+    return math.log(here / max(there, here / _STEEP)) / gap if here > 0 else loss.tilt
+
+
+def _log_delta_at(epsilon: float, log_delta: float) -> Callable[[TiltedLoss, float], float]:
+    """Reads off ln delta at `epsilon`, plus the noise, which is a part of e^log_delta."""
+
+    def read(loss: TiltedLoss, noise: float) -> float:
+        delta = loss.delta_at(epsilon) + noise * math.exp(log_delta)
+        return math.log(delta) if delta > 0 else _LEAST
+
+    return read
