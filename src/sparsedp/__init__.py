@@ -24,7 +24,7 @@ _HOME = {
     "PrivacyStatement": "sparsedp.accounting",
     "Ledger": "sparsedp.accounting",
     "calibrate": "sparsedp.accounting",
-    "plan": "sparsedp.accounting",
+    "plan": "sparsedp.planning",
 }
 
 _ROOMS = (
@@ -36,6 +36,7 @@ _ROOMS = (
     "data",
     "mechanisms",
     "models",
+    "planning",
     "randomness",
     "report",
     "rows",
@@ -63,7 +64,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from sparsedp.accounting import Ledger, PrivacyStatement, calibrate
-    from sparsedp.accounting.plan import plan
+    from sparsedp.planning import plan
     from sparsedp.randomness import NoiseSource
     from sparsedp.selection import (
         DPSGD,

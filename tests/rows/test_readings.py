@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sparsedp.rows import Occurrences, Readings, RowSpace, TableShape
+from sparsedp.core.tables import TableShape
+from sparsedp.rows import Occurrences, Readings, RowSpace
 
 SPACE = RowSpace(
     selectable=(TableShape("a", 6, 3), TableShape("b", 2**40, 2)), always_on=(TableShape("c", 4, 2),)

@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sparsedp.rows import RowSpace, TableShape, divide
+from sparsedp.core.tables import TableShape
+from sparsedp.rows import RowSpace, divide
 
 A, B, C = TableShape("a", 5, 2), TableShape("b", 2000, 3), TableShape("c", 1000, 1)
 

@@ -12,8 +12,9 @@ from support.batches import GivenBatch, counts_of, one_table
 import sparsedp as sdp
 from sparsedp.accounting import merge_sigmas, split_sigma
 from sparsedp.accounting.events import GaussianDpEvent
+from sparsedp.core.tables import TableShape
 from sparsedp.randomness import NoiseSource
-from sparsedp.rows import RowSpace, TableShape
+from sparsedp.rows import RowSpace
 from sparsedp.selection.adafest import ContributionMap
 
 SIGMA = 1.3

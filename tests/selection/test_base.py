@@ -14,8 +14,9 @@ from support.batches import GivenBatch
 
 import sparsedp as sdp
 from sparsedp.accounting.events import DpEvent, GaussianDpEvent, NonPrivateDpEvent, PoissonSampledDpEvent
+from sparsedp.core.tables import TableShape
 from sparsedp.randomness import NoiseSource
-from sparsedp.rows import RowSpace, TableShape
+from sparsedp.rows import RowSpace
 from sparsedp.selection import Rule, Selection
 
 SCORED = {"rows": 3, "selection_epsilon": 0.5, "score_cap": 0.1}

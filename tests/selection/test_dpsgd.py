@@ -4,8 +4,8 @@ import pytest
 from support.batches import GivenBatch
 
 import sparsedp as sdp
+from sparsedp.core.tables import TableShape
 from sparsedp.randomness import NoiseSource
-from sparsedp.rows import TableShape
 
 TABLES = [TableShape("large", 10**9, 4), TableShape("small", 3, 2)]
 

@@ -16,8 +16,9 @@ from torch.utils.data import DataLoader, TensorDataset
 import sparsedp as sdp
 from sparsedp.accounting.events import GaussianDpEvent
 from sparsedp.clipping import Capture
+from sparsedp.core.tables import TableShape
 from sparsedp.randomness import NoiseSource
-from sparsedp.rows import RowCounts, TableShape
+from sparsedp.rows import RowCounts
 from sparsedp.training.counting import count_rows
 
 TABLES = [TableShape("large", 300, 5), TableShape("small", 7, 3)]

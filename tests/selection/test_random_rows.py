@@ -12,8 +12,9 @@ from scipy import stats
 from support.batches import GivenBatch, counts_of
 
 import sparsedp as sdp
+from sparsedp.core.tables import TableShape
 from sparsedp.randomness import NoiseSource
-from sparsedp.rows import RowSpace, TableShape
+from sparsedp.rows import RowSpace
 from sparsedp.selection.random_rows import sample_distinct
 
 SPACE = RowSpace(selectable=(TableShape("a", 10, 2), TableShape("b", 20, 3)))

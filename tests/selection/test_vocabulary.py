@@ -10,8 +10,9 @@ import pytest
 from scipy import stats
 
 from sparsedp.accounting.events import GaussianDpEvent
+from sparsedp.core.tables import TableShape
 from sparsedp.randomness import NoiseSource
-from sparsedp.rows import RowCounts, TableShape
+from sparsedp.rows import RowCounts
 from sparsedp.selection import vocabulary as vocabulary_module
 from sparsedp.selection.vocabulary import StreamingVocabulary, noisy_counts_above
 

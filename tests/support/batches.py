@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sparsedp.clipping import Capture
-from sparsedp.rows import RowCounts, RowSpace, TableShape
+from sparsedp.core.tables import TableShape
+from sparsedp.rows import RowCounts, RowSpace
 from sparsedp.selection import Rule
 from sparsedp.training.batch import LogicalBatch, ScoredBatch
 

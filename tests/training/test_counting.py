@@ -11,7 +11,8 @@ from support.models import MultiHot, TwoTables
 from torch.utils.data import DataLoader, TensorDataset
 
 from sparsedp.clipping import Capture
-from sparsedp.rows import RowSpace, TableShape
+from sparsedp.core.tables import TableShape
+from sparsedp.rows import RowSpace
 from sparsedp.training.counting import count_rows
 
 WORDS = RowSpace(selectable=(TableShape("words", 40, 4), TableShape("tags", 40, 3)))

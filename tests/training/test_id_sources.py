@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from sparsedp.clipping import Capture, Captured
-from sparsedp.rows import RowSpace, TableShape
+from sparsedp.core.tables import TableShape
+from sparsedp.rows import RowSpace
 from sparsedp.training.batch import LogicalBatch
 from sparsedp.training.id_sources import IdSources
 

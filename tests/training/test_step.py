@@ -21,7 +21,8 @@ import sparsedp as sdp
 from sparsedp.clipping import Captured
 from sparsedp.clipping.materialised import Materialised
 from sparsedp.clipping.outer_products import OuterProducts
-from sparsedp.rows import Occurrences, RowSpace, TableShape
+from sparsedp.core.tables import TableShape
+from sparsedp.rows import Occurrences, RowSpace
 from sparsedp.selection import Selected
 from sparsedp.training import Private
 from sparsedp.training.batch import CLIP_SLACK, LogicalBatch, clip_share, most_in_float32

@@ -1,4 +1,4 @@
-"""Accounting: events, their loss distributions, calibration, plans, filters, ledgers and statements."""
+"""Accounting: events, their loss distributions, calibration, filters, ledgers and statements."""
 
 from sparsedp.accounting.analytic_gaussian import (
     analytic_gaussian_delta,
@@ -38,7 +38,6 @@ from sparsedp.accounting.events import (
 from sparsedp.accounting.filters import AdaptiveFilter, Filter, GDPFilter, RenyiFilter, ZCDPFilter
 from sparsedp.accounting.ledger import Ledger
 from sparsedp.accounting.merge import merge_groups, merge_sigmas, split_sigma
-from sparsedp.accounting.plan import plan
 from sparsedp.accounting.statement import PrivacyStatement
 from sparsedp.accounting.users import user_statement, user_step_event, user_unit
 
@@ -81,7 +80,6 @@ __all__ = [
     "max_steps",
     "merge_groups",
     "merge_sigmas",
-    "plan",
     "split_sigma",
     "user_statement",
     "user_step_event",

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sparsedp.accounting.events import DpEvent, NonPrivateDpEvent
+from sparsedp.core.tables import TableShape
 from sparsedp.randomness import Stream
-from sparsedp.rows import RowSpace, TableShape
+from sparsedp.rows import RowSpace
 from sparsedp.selection import Batch, Rule, Selected, Selection
 
 

@@ -13,8 +13,8 @@ from sparsedp.cli.errors import refuse_bad_input
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from sparsedp.accounting.plan import Plan
-    from sparsedp.accounting.plan_tables import TableSpec
+    from sparsedp.core.tables import TableShape
+    from sparsedp.planning.planner import Plan
 
 
 @refuse_bad_input
@@ -40,7 +40,7 @@ def plan(
     threshold: Annotated[float | None, typer.Option(help="AdaFEST's tau.")] = None,
     noise_ratio: Annotated[float, typer.Option(help="sigma1 / sigma2.")] = 5.0,
     contribution_norm: Annotated[
-        float | None, typer.Option(help="C1. Default: sqrt of the rows an example can touch.")
+        float | None, typer.Option(help="C1. Default: sqrt of the tables chosen in.")
     ] = None,
     always_on_rows: Annotated[int, typer.Option(help="Tables of at most so many rows are always on.")] = 1000,
     fest_rows: Annotated[int | None, typer.Option(help="Rows that FEST keeps, in comparison.")] = None,
@@ -49,7 +49,7 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Plan a private run: sigma1, sigma2, threshold and gradient size, for AdaFEST, FEST and DP-SGD."""
-    from sparsedp.accounting.plan import plan as make_plan
+    from sparsedp.planning.planner import plan as make_plan
 
     made = make_plan(
         epsilon=epsilon,
@@ -74,13 +74,13 @@ def plan(
         _show(made)
 
 
-def _tables(written: list[str], source: str | None) -> list[TableSpec]:
-    from sparsedp.accounting.plan_tables import TableSpec, criteo_tables, read_tables
+def _tables(written: list[str], source: str | None) -> list[TableShape]:
+    from sparsedp.planning.tables import criteo_tables, parse_table, read_tables
 
     if written and source is not None:
         raise ValueError("table and tables exclude each other: give the tables in one way")
     if source is None:
-        return [TableSpec.parse(text) for text in written]
+        return [parse_table(text) for text in written]
     return list(criteo_tables() if source == "criteo" else read_tables(Path(source)))
 
 

@@ -6,12 +6,10 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from scipy.special import ndtri
-
 from sparsedp.accounting import DpEvent, PrivacyStatement, analytic_gaussian_sigma
 from sparsedp.data.counts import Ints, Range
 from sparsedp.data.rules import KEY_BITS
-from sparsedp.mechanisms import thresholded_counts, thresholded_counts_event
+from sparsedp.mechanisms import threshold_for_false_positives, thresholded_counts, thresholded_counts_event
 from sparsedp.randomness import NoiseSource
 
 
@@ -58,7 +56,7 @@ class PartitionSelection:
     @property
     def threshold(self) -> float:
         """The noisy count from which on a value is listed."""
-        return -self.std * float(ndtri(self.false_positives / self.size))
+        return threshold_for_false_positives(self.false_positives, self.size, self.std)
 
     @property
     def event(self) -> DpEvent:

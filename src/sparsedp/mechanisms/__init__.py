@@ -15,6 +15,7 @@ from sparsedp.mechanisms.projections import Ball, Box, Domain, Simplex, project_
 from sparsedp.mechanisms.sparse_vector import numeric_sparse, sparse_vector, sparse_vector_event
 from sparsedp.mechanisms.thresholded_counts import (
     draw_survivors,
+    threshold_for_false_positives,
     thresholded_counts,
     thresholded_counts_event,
 )
@@ -51,6 +52,7 @@ __all__ = [
     "report_noisy_max_event",
     "sparse_vector",
     "sparse_vector_event",
+    "threshold_for_false_positives",
     "thresholded_counts",
     "thresholded_counts_event",
     "top_k_gaussian",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import ndtri
 
 from sparsedp.accounting.events import DpEvent, GaussianDpEvent
 from sparsedp.core.compiled import compiled
@@ -70,6 +73,14 @@ def _survivors(touched: Ints, noisy: Ints, lowest: int, hits: Ints, found: Ints)
     rest = hits.size - hit
     found[count : count + rest] = hits[hit:]
     return count + rest
+
+
+def threshold_for_false_positives(expected: float, rows: int, std: float) -> float:
+    """The threshold `std Psi^-1(expected / rows)`: so many of `rows` rows without a count pass it by noise alone.
+
+    At least zero: a lower one would let half of the rows or more pass.
+    """
+    return std * float(-ndtri(min(expected / rows, 0.5))) if rows else math.inf
 
 
 def thresholded_counts_event(*, std: float, sensitivity: float) -> DpEvent:

@@ -4,7 +4,7 @@ from sparsedp.rows.counts import RowCounts, contains
 from sparsedp.rows.gradient import RowGradient
 from sparsedp.rows.occurrences import Occurrences
 from sparsedp.rows.readings import Readings
-from sparsedp.rows.space import RowSpace, TableShape, divide
+from sparsedp.rows.space import RowSpace, divide
 
 __all__ = [
     "Occurrences",
@@ -12,7 +12,6 @@ __all__ = [
     "RowCounts",
     "RowGradient",
     "RowSpace",
-    "TableShape",
     "contains",
     "divide",
 ]

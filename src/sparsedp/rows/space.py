@@ -10,18 +10,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-
-@dataclass(frozen=True)
-class TableShape:
-    """A table's public facts: its name and its size."""
-
-    name: str
-    rows: int
-    dim: int
-
-    def __post_init__(self) -> None:
-        if self.rows < 1 or self.dim < 1:
-            raise ValueError(f"table {self.name!r} must have at least one row and one column, got {self}")
+from sparsedp.core.tables import TableShape
 
 
 @dataclass(frozen=True)
@@ -63,12 +52,12 @@ class RowSpace:
     @cached_property
     def coordinates(self) -> int:
         """How many embedding coordinates there are: what dense DP-SGD would noise."""
-        return sum(table.rows * table.dim for table in self.tables)
+        return sum(table.size for table in self.tables)
 
     @cached_property
     def coordinate_offsets(self) -> NDArray[np.int64]:
         """The same for single coordinates of selectable tables: where each table's numbers begin, and the end."""
-        return np.cumsum([0] + [table.rows * table.dim for table in self.selectable], dtype=np.int64)
+        return np.cumsum([0] + [table.size for table in self.selectable], dtype=np.int64)
 
     def row_of_coordinate(self, coordinates: NDArray[np.int64]) -> NDArray[np.int64]:
         """The joint number of the row that each sorted coordinate number lies in."""

@@ -13,9 +13,10 @@ from torch import nn
 
 from sparsedp.accounting import BudgetExceeded, EpsilonCap, Ledger, PrivacyStatement
 from sparsedp.accounting.events import DpEvent
+from sparsedp.core.tables import TableShape
 from sparsedp.data import ClickData
 from sparsedp.randomness import NoiseSource
-from sparsedp.rows import RowCounts, TableShape
+from sparsedp.rows import RowCounts
 from sparsedp.runs.algorithms import count_columns, selection_of
 from sparsedp.runs.checkpoints import CheckpointSchedule
 from sparsedp.runs.config import RunConfig

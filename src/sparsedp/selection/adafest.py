@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
-from scipy.stats import norm as normal
 
 from sparsedp.accounting import split_sigma
 from sparsedp.accounting.events import DpEvent
-from sparsedp.mechanisms import draw_survivors
+from sparsedp.core.tables import TableShape
+from sparsedp.mechanisms import draw_survivors, threshold_for_false_positives
 from sparsedp.randomness import Stream
-from sparsedp.rows import RowSpace, TableShape, divide
+from sparsedp.rows import RowSpace, divide
 from sparsedp.selection.base import (
     Batch,
     CountRows,
@@ -89,7 +89,7 @@ class AdaFEST(Selection):
             return self.within.divide(tables)
         return divide(tables, self.always_on_rows)
 
-    def rule(self, space: RowSpace, *, noise_multiplier: float, clip: float, batch: float) -> Rule:
+    def rule(self, space: RowSpace, *, noise_multiplier: float, clip: float, batch: float) -> ContributionMap:
         """Split the noise between map and gradient and settle the threshold."""
         if isinstance(self.within, PrivateTopK):
             raise ValueError("the private top-k must be resolved before training; PrivacyEngine does so")
@@ -97,26 +97,19 @@ class AdaFEST(Selection):
         rows = space.selectable_size if domain is None else domain.size
         sigma1, sigma2 = split_sigma(noise_multiplier, self.noise_ratio) if noise_multiplier else (0.0, 0.0)
         contribution_norm = self.contribution_norm or math.sqrt(max(len(space.selectable), 1))
-        std = sigma1 * contribution_norm
+        threshold = self.threshold
+        if threshold is None:
+            threshold = threshold_for_false_positives(self.false_positives, rows, sigma1 * contribution_norm)
         return ContributionMap(
             space,
             sigma2,
             clip,
             batch,
             contribution_norm=contribution_norm,
-            map_std=std,
-            threshold=self._threshold(std, rows),
+            map_noise_multiplier=sigma1,
+            threshold=threshold,
             domain=domain,
         )
-
-    def _threshold(self, std: float, rows: int) -> float:
-        if self.threshold is not None:
-            return self.threshold
-        if not rows:
-            return math.inf
-        # More false positives than half of the rows would need a threshold below zero.
-        share = min(self.false_positives / rows, 0.5)
-        return std * float(normal.isf(share))
 
 
 @dataclass(frozen=True)
@@ -125,9 +118,15 @@ class ContributionMap(Rule):
 
     looks_at: ClassVar[LooksAt] = "ids"
     contribution_norm: float = 1.0
-    map_std: float = 0.0
+    map_noise_multiplier: float = 0.0
+    """The map's noise over the map's sensitivity (sigma1)."""
     threshold: float = 0.0
     domain: Ints | None = None
+
+    @property
+    def map_std(self) -> float:
+        """The standard deviation of the noise on the map."""
+        return self.map_noise_multiplier * self.contribution_norm
 
     def select(self, batch: Batch, stream: Stream) -> Selected:
         """Draw the surviving rows."""

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from sparsedp.accounting.event_json import event_from_json, event_key, event_to_json
 from sparsedp.accounting.events import DpEvent, GaussianDpEvent
+from sparsedp.core.tables import TableShape
 from sparsedp.mechanisms import batch_clip_sensitivity
 from sparsedp.randomness import Stream
-from sparsedp.rows import RowCounts, RowSpace, TableShape
+from sparsedp.rows import RowCounts, RowSpace
 
 Ints = NDArray[np.int64]
 CountRows = Callable[[Any, float], Mapping[str, RowCounts]]

@@ -8,8 +8,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from sparsedp.core.tables import TableShape
 from sparsedp.randomness import Stream
-from sparsedp.rows import RowSpace, TableShape
+from sparsedp.rows import RowSpace
 from sparsedp.selection.base import Batch, LooksAt, Rule, Selected, Selection
 
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparsedp.accounting.events import BoundedRangeGaussianDpEvent, DpEvent
+from sparsedp.core.tables import TableShape
 from sparsedp.mechanisms import exponential_top_k
 from sparsedp.randomness import Stream
-from sparsedp.rows import RowSpace, TableShape, divide
+from sparsedp.rows import RowSpace, divide
 from sparsedp.selection.base import Batch, Rule, Selected, Selection, check_always_on
 
 

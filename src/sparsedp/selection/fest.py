@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sparsedp.accounting.events import DpEvent, GaussianDpEvent
+from sparsedp.core.tables import TableShape
 from sparsedp.mechanisms import top_k_gaussian
 from sparsedp.randomness import Stream
-from sparsedp.rows import RowCounts, RowSpace, TableShape, divide
+from sparsedp.rows import RowCounts, RowSpace, divide
 from sparsedp.selection.base import (
     Batch,
     CountRows,

@@ -8,9 +8,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from sparsedp.core.tables import TableShape
 from sparsedp.mechanisms.histogram import distinct_integers
 from sparsedp.randomness import Stream
-from sparsedp.rows import RowSpace, TableShape, divide
+from sparsedp.rows import RowSpace, divide
 from sparsedp.selection.base import Batch, Ints, LooksAt, Rule, Selected, Selection, check_always_on
 
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import norm as normal
 
 from sparsedp.accounting.events import DpEvent, GaussianDpEvent
+from sparsedp.core.tables import TableShape
+from sparsedp.mechanisms import threshold_for_false_positives
 from sparsedp.randomness import (
     Stream,
     bernoulli_positions,
@@ -19,7 +20,7 @@ from sparsedp.randomness import (
     round_gaussian,
     rounded_gaussian_tail,
 )
-from sparsedp.rows import RowCounts, RowSpace, TableShape, contains, divide
+from sparsedp.rows import RowCounts, RowSpace, contains, divide
 from sparsedp.selection.fest import FEST
 
 Ints = NDArray[np.int64]
@@ -79,7 +80,7 @@ class StreamingVocabulary:
 
     def _threshold(self, std: float) -> float:
         """So high that noise alone lets about k rows through."""
-        return std * float(normal.isf(min(self.k / self.space.selectable_size, 0.5)))
+        return threshold_for_false_positives(self.k, self.space.selectable_size, std)
 
     def fest(self, event: DpEvent | None) -> FEST:
         """The rows as they stand; ``event`` is what the coming period's examples paid for them, if anything."""

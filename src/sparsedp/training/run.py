@@ -13,8 +13,9 @@ from torch.optim import Optimizer
 from sparsedp.accounting import Ledger
 from sparsedp.accounting.events import DpEvent
 from sparsedp.clipping import Capture
+from sparsedp.core.tables import TableShape
 from sparsedp.randomness import NoiseSource
-from sparsedp.rows import RowSpace, TableShape
+from sparsedp.rows import RowSpace
 from sparsedp.selection import DPSGD, Rule, Selection
 from sparsedp.training.batch_owner import BatchOwner
 from sparsedp.training.buffers import BufferWatch

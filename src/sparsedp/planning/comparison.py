@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from scipy.optimize import brentq
 
-from sparsedp.accounting.plan_tables import TableSpec
+from sparsedp.core.tables import TableShape
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class FESTPlan:
     largest_truncation: float
 
 
-def widest_rows(tables: Sequence[TableSpec], rows: int) -> int:
+def widest_rows(tables: Sequence[TableShape], rows: int) -> int:
     """The most coordinates that `rows` rows of these tables can have."""
     size = 0
     for table in sorted(tables, key=lambda table: -table.dim):
@@ -46,7 +46,7 @@ def widest_rows(tables: Sequence[TableSpec], rows: int) -> int:
     return size
 
 
-def rows_within(tables: Sequence[TableSpec], size: float) -> int:
+def rows_within(tables: Sequence[TableShape], size: float) -> int:
     """The most rows whose coordinates are within `size` whichever they are; at least one."""
     rows = 0
     for table in sorted(tables, key=lambda table: -table.dim):

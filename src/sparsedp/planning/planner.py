@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sparsedp.accounting.analytic_gaussian import analytic_gaussian_epsilon
 from sparsedp.accounting.calibration import calibrate
 from sparsedp.accounting.events import DpEvent, GaussianDpEvent
-from sparsedp.accounting.merge import split_sigma
-from sparsedp.accounting.plan_comparison import (
-    DPSGDPlan,
-    FESTPlan,
-    largest_truncation,
-    rows_within,
-    widest_rows,
-)
-from sparsedp.accounting.plan_selection import ThresholdedRows
-from sparsedp.accounting.plan_tables import TableSpec, check_tables
 from sparsedp.accounting.pld.pairs import LARGEST_SHIFT
 from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE, PrivacyStatement
+from sparsedp.core.tables import TableShape
 from sparsedp.core.validation import (
     LARGEST_SCALE,
     MOST_RELEASES,
@@ -32,8 +23,18 @@ from sparsedp.core.validation import (
     check_positive,
     check_scale,
 )
-
-DEFAULT_FALSE_POSITIVES = 50.0
+from sparsedp.planning.comparison import (
+    DPSGDPlan,
+    FESTPlan,
+    largest_truncation,
+    rows_within,
+    widest_rows,
+)
+from sparsedp.planning.selection_plan import ThresholdedRows
+from sparsedp.planning.tables import check_tables
+from sparsedp.rows import RowSpace
+from sparsedp.selection import AdaFEST
+from sparsedp.selection.adafest import DEFAULT_FALSE_POSITIVES, ContributionMap
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ def plan(
     examples: int,
     batch: int,
     epochs: float = 1.0,
-    tables: Sequence[TableSpec],
+    tables: Sequence[TableShape],
     gradient_size: float | None = None,
     false_positives: float | None = None,
     threshold: float | None = None,
@@ -141,7 +142,7 @@ def plan(
         At most one: the expected embedding coordinates with noise in a step (not to be exceeded whatever the
         data), the expected number of untouched rows that survive by chance (default 50), or tau itself.
     noise_ratio, contribution_norm
-        sigma1 / sigma2, and C1 (default: the square root of the number of rows an example can touch).
+        sigma1 / sigma2, and C1, as in `AdaFEST`.
     always_on_rows
         Tables of at most so many rows are not selected from: all their rows get noise in every step.
     fest_rows, fest_mu
@@ -154,30 +155,42 @@ def plan(
     run = _checked_run(epsilon, delta, examples, batch, epochs)
     specs = check_tables(tables)
     wish, value = _one_wish(gradient_size, false_positives, threshold)
-    selectable, always_on = _split_tables(specs, check_count("always_on_rows", always_on_rows, minimum=0))
-    # v_i is binary over the rows an example touches, so it is never longer than this.
-    longest = math.sqrt(sum(table.values for table in selectable))
-    norm = check_scale("contribution_norm", longest if contribution_norm is None else contribution_norm)
-    noise_ratio = check_scale("noise_ratio", noise_ratio)
+    selection = AdaFEST(
+        noise_ratio=check_scale("noise_ratio", noise_ratio),
+        contribution_norm=contribution_norm and check_scale("contribution_norm", contribution_norm),
+        always_on_rows=check_count("always_on_rows", always_on_rows, minimum=0),
+    )
+    space = selection.divide(specs)
+    if not space.selectable:
+        raise ValueError(
+            f"always_on_rows of {always_on_rows} leaves no table to select rows from: AdaFEST would be DP-SGD"
+        )
     dense_parameters = check_count("dense_parameters", dense_parameters, minimum=0)
     mu = _fest_mu(run, fest_mu)
     kept = None if fest_rows is None else check_count("fest_rows", fest_rows)
 
     sigma_eff = run.calibrate()
-    sigma1, sigma2 = split_sigma(sigma_eff, noise_ratio)
-    rows = ThresholdedRows(selectable, always_on, sigma1 * norm, run.batch)
-    tau = {
-        "gradient_size": rows.threshold_for_gradient_size,
-        "false_positives": rows.threshold_for_false_positives,
-        "threshold": float,
-    }[wish](value)
+    rule = _step_rule(selection, space, sigma_eff, run)
+    rows = ThresholdedRows(space.selectable, space.always_on, rule.map_std, run.batch)
+    if wish == "false_positives" and not 0 < value < rows.rows:
+        raise ValueError(
+            f"false_positives must lie between 0 and the {rows.rows} selectable rows, got {value}"
+        )
+    if wish == "false_positives":
+        selection = replace(selection, false_positives=value)
+    else:
+        tau = value if wish == "threshold" else rows.threshold_for_gradient_size(value)
+        selection = replace(selection, threshold=tau)
+    rule = _step_rule(selection, space, sigma_eff, run)
+    tau, norm, sigma2 = rule.threshold, rule.contribution_norm, rule.noise_multiplier
     size = rows.gradient_size(tau)
     if size == 0:
         raise ValueError(f"threshold of {tau:g} is out of reach: no row would ever be trained")
     chance = rows.false_positive_probability(tau)
-    false_positive_size = chance * sum(table.size for table in selectable)
+    false_positive_size = chance * sum(table.size for table in space.selectable)
     dense_noise = _noise_norm(rows.dense_size + dense_parameters, sigma_eff, run)
-    weight = min(1.0, norm / longest)
+    # v_i is binary over the rows an example touches, so it is never longer than this.
+    weight = min(1.0, norm / math.sqrt(sum(table.values for table in space.selectable)))
 
     def cut(coordinates: float, sigma: float) -> float:
         noise = _noise_norm(coordinates + dense_parameters, sigma, run)
@@ -192,7 +205,7 @@ def plan(
         steps=run.steps,
         sigma_eff=sigma_eff,
         noise_ratio=noise_ratio,
-        sigma1=sigma1,
+        sigma1=rule.map_noise_multiplier,
         sigma2=sigma2,
         contribution_norm=norm,
         threshold=tau,
@@ -209,7 +222,7 @@ def plan(
         largest_truncation=cut(size, sigma2),
         dpsgd=DPSGDPlan(sigma_eff, rows.dense_size),
         fest=_fest(run, rows, mu, kept, norm, sigma_eff, size, cut),
-        tables=tuple(_table_plan(table, table in selectable, rows, tau, sigma2) for table in specs),
+        tables=tuple(_table_plan(table, table in space.selectable, rows, tau, sigma2) for table in specs),
     )
 
 
@@ -290,15 +303,9 @@ def _one_wish(
     return next(iter(given.items()), ("false_positives", DEFAULT_FALSE_POSITIVES))
 
 
-def _split_tables(
-    tables: tuple[TableSpec, ...], always_on_rows: int
-) -> tuple[tuple[TableSpec, ...], tuple[TableSpec, ...]]:
-    selectable = tuple(table for table in tables if table.rows > always_on_rows)
-    if not selectable:
-        raise ValueError(
-            f"always_on_rows of {always_on_rows} leaves no table to select rows from: AdaFEST would be DP-SGD"
-        )
-    return selectable, tuple(table for table in tables if table.rows <= always_on_rows)
+def _step_rule(selection: AdaFEST, space: RowSpace, sigma_eff: float, run: _Run) -> ContributionMap:
+    """What a step of this selection does; the gradient is clipped to C2 = 1."""
+    return selection.rule(space, noise_multiplier=sigma_eff, clip=1.0, batch=float(run.batch))
 
 
 def _noise_norm(coordinates: float, sigma: float, run: _Run) -> float:
@@ -336,7 +343,7 @@ def _fest(
 
 
 def _table_plan(
-    table: TableSpec, selectable: bool, rows: ThresholdedRows, tau: float, sigma2: float
+    table: TableShape, selectable: bool, rows: ThresholdedRows, tau: float, sigma2: float
 ) -> TablePlan:
     return TablePlan(
         name=table.name,

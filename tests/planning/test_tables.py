@@ -3,7 +3,8 @@ import math
 
 import pytest
 
-from sparsedp.accounting.plan_tables import TableSpec, check_tables, criteo_tables, read_tables
+from sparsedp.core.tables import TableShape
+from sparsedp.planning.tables import check_tables, criteo_tables, parse_table, read_tables
 
 
 def test_the_criteo_tables_are_those_of_the_paper():
@@ -18,13 +19,13 @@ def test_the_criteo_tables_are_those_of_the_paper():
 @pytest.mark.parametrize(
     ("text", "table"),
     [
-        ("1472x12", TableSpec(1472, 12)),
-        ("1472x12x3", TableSpec(1472, 12, 3)),
-        ("tags=1472x12x3", TableSpec(1472, 12, 3, "tags")),
+        ("1472x12", TableShape("", 1472, 12)),
+        ("1472x12x3", TableShape("", 1472, 12, 3)),
+        ("tags=1472x12x3", TableShape("tags", 1472, 12, 3)),
     ],
 )
 def test_a_table_can_be_written_in_a_word(text, table):
-    assert TableSpec.parse(text) == table
+    assert parse_table(text) == table
 
 
 @pytest.mark.parametrize(
@@ -49,19 +50,19 @@ def test_a_table_can_be_written_in_a_word(text, table):
 )
 def test_a_table_that_cannot_be_is_named(text, named):
     with pytest.raises(ValueError, match=named):
-        TableSpec.parse(text)
+        parse_table(text)
 
 
 @pytest.mark.parametrize("rows", [0, -1, 1.5, float("nan"), "many", True])
 def test_rows_are_whole_and_positive(rows):
     with pytest.raises(ValueError, match="rows"):
-        TableSpec(rows, 8)
+        TableShape("", rows, 8)
 
 
 def test_tables_from_a_file(tmp_path):
     path = tmp_path / "tables.json"
     path.write_text(json.dumps([{"rows": 10, "dim": 2}, {"rows": 20, "dim": 3, "values": 2, "name": "b"}]))
-    assert read_tables(path) == (TableSpec(10, 2), TableSpec(20, 3, 2, "b"))
+    assert read_tables(path) == (TableShape("", 10, 2), TableShape("b", 20, 3, 2))
     for wrong in (
         "{",
         "{}",
@@ -86,5 +87,5 @@ def test_tables_from_a_file(tmp_path):
 
 
 def test_tables_without_a_name_are_numbered():
-    named = check_tables([TableSpec(10, 2), TableSpec(10, 2, name="b"), TableSpec(10, 2)])
+    named = check_tables([TableShape("", 10, 2), TableShape("b", 10, 2), TableShape("", 10, 2)])
     assert [table.name for table in named] == ["table-1", "b", "table-3"]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
 
-from sparsedp.accounting.plan_tables import TableSpec
+from sparsedp.core.tables import TableShape
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,8 @@ class ThresholdedRows:
     `std` is sigma1 C1. Selectable tables take part; always-on tables have noise on every row in every step.
     """
 
-    selectable: tuple[TableSpec, ...]
-    always_on: tuple[TableSpec, ...]
+    selectable: tuple[TableShape, ...]
+    always_on: tuple[TableShape, ...]
     std: float
     batch: int
 
@@ -45,7 +45,7 @@ class ThresholdedRows:
         """The chance `Psi(tau / std)` that a row nobody touched survives."""
         return float(ndtr(-tau / self.std))
 
-    def touched_bound(self, table: TableSpec, tau: float) -> float:
+    def touched_bound(self, table: TableShape, tau: float) -> float:
         """An upper bound, for any data, on the expected number of touched rows of a table that survive.
 
         A row touched m times has a weight of at most m, so it survives with probability at most
@@ -55,7 +55,7 @@ class ThresholdedRows:
         touches, best = self.batch * table.values, float(self._survival_by_touches(tau).max())
         return min(table.rows, touches * best)
 
-    def rows_bound(self, table: TableSpec, tau: float) -> float:
+    def rows_bound(self, table: TableShape, tau: float) -> float:
         """An upper bound on the expected rows of a selectable table that get noise in a step."""
         false_positives = table.rows * self.false_positive_probability(tau)
         return min(table.rows, false_positives + self.touched_bound(table, tau))
@@ -65,21 +65,13 @@ class ThresholdedRows:
         rows = sum(table.dim * self.rows_bound(table, tau) for table in self.selectable)
         return self.always_on_size + rows
 
-    def threshold_for_false_positives(self, expected: float) -> float:
-        """The tau `std Psi^-1(f / rows)` at which f untouched rows survive in expectation."""
-        if not 0 < expected < self.rows:
-            raise ValueError(
-                f"false_positives must lie between 0 and the {self.rows} selectable rows, got {expected}"
-            )
-        return -self.std * float(ndtri(expected / self.rows))
-
     def threshold_for_gradient_size(self, size: float) -> float:
         """The tau at which `gradient_size` is `size`: no data makes the expected gradient larger."""
-        low, high = -40 * self.std, float(self._touches[-1]) + 40 * self.std
+        low, high = 0.0, float(self._touches[-1]) + 40 * self.std
         if not self.gradient_size(high) < size < self.gradient_size(low):
             raise ValueError(
                 f"gradient_size must lie between {self.always_on_size} (the always-on tables) and "
-                f"{self.dense_size} (all tables, as in DP-SGD), got {size}"
+                f"{self.gradient_size(low):.0f} (a threshold of zero: half of all rows), got {size}"
             )
         return float(brentq(lambda tau: self.gradient_size(tau) - size, low, high, xtol=1e-9 * self.std))
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
-from sparsedp.core.validation import check_count
+from sparsedp.core.tables import TableShape
 
 _TEXT = re.compile(r"(?:(?P<name>[^=]+)=)?(?P<rows>[^x=]+)x(?P<dim>[^x=]+)(?:x(?P<values>[^x=]+))?")
 
@@ -19,50 +19,29 @@ CRITEO_ROWS = (
 )
 
 
-@dataclass(frozen=True)
-class TableSpec:
-    """A table of `rows` vectors of length `dim`, of which an example reads at most `values` distinct ones."""
-
-    rows: int
-    dim: int
-    values: int = 1
-    name: str = ""
-
-    def __post_init__(self) -> None:
-        for field in ("rows", "dim", "values"):
-            object.__setattr__(self, field, check_count(field, getattr(self, field)))
-        if self.values > self.rows:
-            raise ValueError(f"values must be at most rows ({self.rows}), got {self.values}")
-
-    @property
-    def size(self) -> int:
-        """Coordinates of the whole table."""
-        return self.rows * self.dim
-
-    @classmethod
-    def parse(cls, text: str) -> TableSpec:
-        """A table from `ROWSxDIM`, `ROWSxDIMxVALUES` or `NAME=ROWSxDIM`."""
-        found = _TEXT.fullmatch(text.strip())
-        if found is None:
-            raise ValueError(f"table must be written ROWSxDIM or NAME=ROWSxDIMxVALUES, got {text!r}")
-        numbers = {}
-        for field in ("rows", "dim", "values"):
-            digits = found[field] or "1"
-            if not re.fullmatch(r"-?\d{1,99}", digits.strip()):
-                raise ValueError(f"{field} of table {text!r} must be a whole number, got {digits!r}")
-            numbers[field] = int(digits)
-        return cls(**numbers, name=found["name"] or "")
+def parse_table(text: str) -> TableShape:
+    """A table from `ROWSxDIM`, `ROWSxDIMxVALUES` or `NAME=ROWSxDIM`."""
+    found = _TEXT.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"table must be written ROWSxDIM or NAME=ROWSxDIMxVALUES, got {text!r}")
+    numbers = {}
+    for field in ("rows", "dim", "values"):
+        digits = found[field] or "1"
+        if not re.fullmatch(r"-?\d{1,99}", digits.strip()):
+            raise ValueError(f"{field} of table {text!r} must be a whole number, got {digits!r}")
+        numbers[field] = int(digits)
+    return TableShape(found["name"] or "", **numbers)
 
 
-def criteo_tables() -> tuple[TableSpec, ...]:
+def criteo_tables() -> tuple[TableShape, ...]:
     """The 26 tables of the FEST paper's Criteo model: `int(2 V^(1/4))` dimensions for V rows."""
     return tuple(
-        TableSpec(rows, int(2 * rows**0.25), name=f"C{number}")
+        TableShape(f"C{number}", rows, int(2 * rows**0.25))
         for number, rows in enumerate(CRITEO_ROWS, start=1)
     )
 
 
-def read_tables(path: str | Path) -> tuple[TableSpec, ...]:
+def read_tables(path: str | Path) -> tuple[TableShape, ...]:
     """Tables from a JSON file: a list of objects with `rows`, `dim` and, if wanted, `values` and `name`."""
     path = Path(path)
     if path.exists() and not path.is_file():
@@ -82,19 +61,19 @@ def read_tables(path: str | Path) -> tuple[TableSpec, ...]:
             )
         if not isinstance(entry.get("name", ""), str):
             raise ValueError(f"tables: the name in entry {number} of {path} must be a text")
-        tables.append(TableSpec(**entry))
+        tables.append(TableShape(**{"name": "", **entry}))
     return tuple(tables)
 
 
-def check_tables(tables: Sequence[TableSpec]) -> tuple[TableSpec, ...]:
+def check_tables(tables: Sequence[TableShape]) -> tuple[TableShape, ...]:
     """The tables, each with a name of its own; an empty list or anything that is no table is refused."""
     tables = tuple(tables)
     if not tables:
         raise ValueError("tables must not be empty: a plan needs at least one embedding table")
     for table in tables:
-        if not isinstance(table, TableSpec):
-            raise ValueError(f"tables must hold TableSpec(rows, dim, values), got {table!r}")
+        if not isinstance(table, TableShape):
+            raise ValueError(f"tables must hold TableShape(name, rows, dim, values), got {table!r}")
     return tuple(
-        table if table.name else TableSpec(table.rows, table.dim, table.values, f"table-{number}")
+        table if table.name else replace(table, name=f"table-{number}")
         for number, table in enumerate(tables, start=1)
     )
