@@ -33,7 +33,7 @@ from timing import show
 
 from sparsedp.convex import SparseMean, private_sparse_mean
 from sparsedp.convex.clip import clip_rows
-from sparsedp.convex.recovery_mean import few_enough, measurement_count
+from sparsedp.convex.mean.recovery import few_enough, measurement_count
 from sparsedp.randomness import NoiseSource
 
 METHODS = ("gaussian", "projection", "recovery", "auto")

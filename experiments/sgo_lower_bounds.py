@@ -15,7 +15,9 @@ import numpy as np
 from slopes import Curve, Panel, Slope, slope, write
 
 from sparsedp.accounting import analytic_gaussian_sigma
-from sparsedp.convex.hard_instances import (
+from sparsedp.convex.mean.projection import mean_noise, project
+from sparsedp.convex.mean.sparse_mean import private_sparse_mean
+from sparsedp.convex.theory.hard_instances import (
     fingerprinting_block,
     hard_mean_instance,
     hardest_design,
@@ -23,9 +25,7 @@ from sparsedp.convex.hard_instances import (
     packing,
     tracing_scores,
 )
-from sparsedp.convex.mean import private_sparse_mean
-from sparsedp.convex.projection_mean import mean_noise, project
-from sparsedp.convex.rates import mean_lower
+from sparsedp.convex.theory.rates import mean_lower
 from sparsedp.randomness import NoiseSource
 
 EPSILON, DELTA = 1.0, 1e-6

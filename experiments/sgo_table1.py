@@ -16,12 +16,12 @@ import numpy as np
 from scipy import sparse
 from slopes import Curve, Panel, Slope, anchored, slope, write
 
-from sparsedp.convex.adaptive_mean import denoise
-from sparsedp.convex.hard_instances import hardest_design
-from sparsedp.convex.mean import private_sparse_mean
-from sparsedp.convex.projection_mean import mean_noise, project
-from sparsedp.convex.rates import mean_lower, mean_upper
-from sparsedp.convex.sparse_projection import SparseVector, project_noisy
+from sparsedp.convex.mean.adaptive import denoise
+from sparsedp.convex.mean.projection import mean_noise, project
+from sparsedp.convex.mean.sparse_mean import private_sparse_mean
+from sparsedp.convex.sgd.sparse_projection import SparseVector, project_noisy
+from sparsedp.convex.theory.hard_instances import hardest_design
+from sparsedp.convex.theory.rates import mean_lower, mean_upper
 from sparsedp.mechanisms.histogram import Floats
 from sparsedp.randomness import NoiseSource, Stream
 

@@ -19,15 +19,15 @@ from scipy import sparse
 from slopes import Curve, Panel, Slope, anchored, slope, write
 
 from sparsedp.accounting import analytic_gaussian_sigma
-from sparsedp.convex.batch_schedule import pld_schedule
-from sparsedp.convex.bias_reduced_sgd import BiasReducedSGD
-from sparsedp.convex.output_perturbation import output_perturbation
-from sparsedp.convex.partitioned_erm import PartitionedERM
-from sparsedp.convex.protocol import LinearModelLoss
-from sparsedp.convex.rates import erm_upper, sco_upper, stationarity_upper
-from sparsedp.convex.regularization import theorem_lambda
-from sparsedp.convex.risk import FunctionRisk, Regularity
-from sparsedp.convex.step_sizes import stationary_step_size
+from sparsedp.convex.erm.output_perturbation import output_perturbation
+from sparsedp.convex.erm.regularization import theorem_lambda
+from sparsedp.convex.erm.risk import FunctionRisk, Regularity
+from sparsedp.convex.sgd.batch_schedule import pld_schedule
+from sparsedp.convex.sgd.bias_reduced_sgd import BiasReducedSGD
+from sparsedp.convex.sgd.partitioned_erm import PartitionedERM
+from sparsedp.convex.sgd.protocol import LinearModelLoss
+from sparsedp.convex.sgd.step_sizes import stationary_step_size
+from sparsedp.convex.theory.rates import erm_upper, sco_upper, stationarity_upper
 from sparsedp.mechanisms.histogram import Floats, Ints
 from sparsedp.randomness import NoiseSource
 

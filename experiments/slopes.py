@@ -15,7 +15,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import plotly.graph_objects as go
 
-from sparsedp.convex.rates import log_log_slope
+from sparsedp.convex.theory.rates import log_log_slope
 from sparsedp.report.page import Section, paragraph, table, write_page
 
 Kind = Literal["measured", "theorem", "baseline", "floor"]

@@ -5,8 +5,8 @@ import pytest
 from scipy import stats
 
 from sparsedp.accounting import analytic_gaussian_sigma
+from sparsedp.convex.mean.projection import ball_risk, project, threshold_risk
 from sparsedp.convex.noise import GaussianNoise, LaplaceNoise
-from sparsedp.convex.projection_mean import ball_risk, project, threshold_risk
 from sparsedp.randomness import NoiseSource, noise_lattice
 
 FALSE_ALARM = 1e-9

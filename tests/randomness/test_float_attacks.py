@@ -184,7 +184,7 @@ def test_tail_radii_of_float32_box_muller_are_far_apart_and_those_of_a_release_a
 
 
 FLOAT_NOISE = re.compile(r"\b(?:stream|noise|selection|sampling)\.(?:normal|laplace|gumbel)\(")
-ALLOWED = {"convex/measurement.py", "randomness/rounding.py"}
+ALLOWED = {"convex/mean/measurement.py", "randomness/rounding.py"}
 """A public random matrix; keys that are rounded to a lattice."""
 
 

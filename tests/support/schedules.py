@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sparsedp.convex import batch_schedule
-from sparsedp.convex.batch_schedule import BatchSchedule
+from sparsedp.convex.sgd import batch_schedule
+from sparsedp.convex.sgd.batch_schedule import BatchSchedule
 
 
 def handmade_schedule(

@@ -1,0 +1,1 @@
+"""Private empirical risk minimisation for linear models (SGO section 5)."""

@@ -1,0 +1,1 @@
+"""The private minimisers as scikit-learn estimators."""

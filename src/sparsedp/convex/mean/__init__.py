@@ -1,0 +1,1 @@
+"""Private means of sparse rows (SGO section 3)."""

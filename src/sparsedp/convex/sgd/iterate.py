@@ -1,0 +1,62 @@
+"""The point that SGD moves and the average of where it has been, at the cost of what moves."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from sparsedp.convex.sgd.sparse_projection import SparseVector
+from sparsedp.mechanisms.histogram import Floats
+
+
+class Iterate:
+    """x^0, x^1, ... and their average, moved in place by sparse vectors within a ball around the origin.
+
+    The sum of all iterates so far is kept as `visits * x + rest`: a sparse move of x changes `rest` in the
+    same few coordinates. Only a projection that really shrinks x touches every coordinate.
+    """
+
+    def __init__(self, x: Floats, radius: float) -> None:
+        self.x = x
+        self._radius = radius
+        self._square = float(x @ x)
+        self._visits = 0.0
+        self._steps = 0
+        self._rest: Floats | None = None
+        self._stay_inside()
+        self._visit()
+
+    def move(self, direction: SparseVector, factor: float) -> None:
+        """Add `factor * direction`, return to the ball, and count the point reached as visited."""
+        ids, change = direction.ids, factor * direction.values
+        before = self.x[ids].astype(np.float64)
+        self.x[ids] = before + change
+        moved = self.x[ids].astype(np.float64) - before
+        self._sum_of_rest()[ids] -= self._visits * moved
+        self._square += float(2.0 * before @ moved + moved @ moved)
+        self._stay_inside()
+        self._visit()
+
+    def average(self) -> Floats:
+        """The mean of all points visited, the start among them."""
+        return (self._visits * self.x.astype(np.float64) + self._sum_of_rest()) / self._steps
+
+    def _visit(self) -> None:
+        self._visits += 1.0
+        self._steps += 1
+
+    def _stay_inside(self) -> None:
+        if self._square <= self._radius**2:
+            return
+        # `visits * x` is put away before x is scaled, for a visit to the old x is not one to the new.
+        rest = self._sum_of_rest()
+        rest += self._visits * self.x.astype(np.float64)
+        self._visits = 0.0
+        self.x *= self._radius / math.sqrt(float(self.x @ self.x))
+        self._square = float(self.x @ self.x)
+
+    def _sum_of_rest(self) -> Floats:
+        if self._rest is None:
+            self._rest = np.zeros(self.x.shape)
+        return self._rest

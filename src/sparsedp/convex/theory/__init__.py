@@ -1,0 +1,1 @@
+"""Rates and lower bounds of SGO as programs."""
