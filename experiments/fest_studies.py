@@ -79,7 +79,7 @@ def runs_of(each: DataSet, grids: Sequence[Grid], out: Path) -> pl.DataFrame:
         for weights in folder.glob("runs/*/model.safetensors"):
             weights.unlink()
 
-    found = sweep(Sweep(each.base(out), grids), folder, watch=forget_weights)
+    found = sweep(Sweep(each.base(out), grids), folder, on_progress=forget_weights)
     return found.with_columns(dataset=pl.lit(each.name))
 
 

@@ -99,7 +99,7 @@ def test_a_disk_that_is_full_at_the_end_is_one_line(tmp_path: Path, monkeypatch:
     (tmp_path / "run.yaml").write_text(config("adafest").to_yaml())
     train = ["train", "--config", tmp_path / "run.yaml", "--out", tmp_path / "run", "--json"]
     with monkeypatch.context() as patched, small_files(200_000):
-        patched.setattr("sparsedp.runs.job.write_state", lambda *_: None)  # checkpoints are larger still
+        patched.setattr("sparsedp.runs.trainer.write_state", lambda *_: None)  # checkpoints are larger still
         result = invoke(*train)
     assert_refused(result, "model.safetensors", "File too large")
     assert not list((tmp_path / "run").rglob("*.partial"))
@@ -122,7 +122,7 @@ def test_epsilon_that_interruptions_used_up(tmp_path: Path, monkeypatch: pytest.
     """All steps paid for, none saved: one line, exit code 2."""
     (tmp_path / "run.yaml").write_text(config("adafest").to_yaml())
     with monkeypatch.context() as patched:
-        patched.setattr("sparsedp.runs.job.write_state", lambda *_: None)
-        patched.setattr("sparsedp.runs.trainer._finish", lambda *_: exit(1))
+        patched.setattr("sparsedp.runs.trainer.write_state", lambda *_: None)
+        patched.setattr("sparsedp.runs.training._finish", lambda *_: exit(1))
         invoke("train", "--config", tmp_path / "run.yaml", "--out", tmp_path / "run", "--json")
     assert_refused(invoke("resume", tmp_path / "run", "--json"), "target_epsilon 2", "which is a cap")

@@ -17,10 +17,10 @@ from sparsedp.accounting import Ledger
 from sparsedp.accounting.events import GaussianDpEvent, PoissonSampledDpEvent
 from sparsedp.runs import RunConfig, RunFolder, StreamResult, resume, stream, streaming
 from sparsedp.runs.evaluation import evaluate_run
-from sparsedp.runs.job import PlainJob, PrivateJob
+from sparsedp.runs.run_stats import RunStats
 from sparsedp.runs.sources import held_out, open_data, split_periods
-from sparsedp.runs.tally import Tally
-from sparsedp.runs.trainer import Progress
+from sparsedp.runs.trainer import PlainTrainer, PrivateTrainer
+from sparsedp.runs.training import Progress
 from sparsedp.selection.vocabulary import StreamingVocabulary
 
 
@@ -91,14 +91,14 @@ def test_which_periods_choose_the_rows(monkeypatch: pytest.MonkeyPatch, tmp_path
         "running": [(0, 0), (1, 1), (2, 2)],
     }.items():
         trained: list[int] = []
-        jobs = streaming._job
+        jobs = streaming._trainer
         observed = seen.setdefault(frequencies, [])
 
         def counted(period: Any, *rest: Any, to: Any = observed, done: list[int] = trained) -> Any:
             to.append((len(done), int(period.time[0])))
             return count(period, *rest)
 
-        def job(*arguments: Any, done: list[int] = trained, jobs: Any = jobs) -> Any:
+        def trainer(*arguments: Any, done: list[int] = trained, jobs: Any = jobs) -> Any:
             entered = jobs(*arguments)
             leave = entered.__exit__
 
@@ -114,7 +114,7 @@ def test_which_periods_choose_the_rows(monkeypatch: pytest.MonkeyPatch, tmp_path
 
         with monkeypatch.context() as patched:
             patched.setattr(streaming, "count_columns", counted)
-            patched.setattr(streaming, "_job", job)
+            patched.setattr(streaming, "_trainer", trainer)
             stream(asked("fest", frequencies=frequencies), tmp_path / frequencies)
         assert observed == expected
 
@@ -129,12 +129,12 @@ def test_without_privacy_there_is_nothing_to_state(tmp_path: Path) -> None:
 def stop_at(step: int) -> Callable[[Progress], None]:
     calls = [0]
 
-    def watch(progress: Progress) -> None:
+    def on_progress(progress: Progress) -> None:
         calls[0] += 1
         if calls[0] == step:
             raise KeyboardInterrupt
 
-    return watch
+    return on_progress
 
 
 INTERRUPTED: list[tuple[str, dict[str, Any]]] = [
@@ -160,11 +160,11 @@ def test_a_stream_interrupted_after_a_checkpoint_ends_the_same(
     """Broken after the second step of the first and of the second period: nothing lost, the same bits."""
     wanted = asked(algorithm, checkpoint_every=2, **changes)
     whole = stream(wanted, tmp_path / "whole")
-    kind = PlainJob if algorithm == "non-private" else PrivateJob
+    kind = PlainTrainer if algorithm == "non-private" else PrivateTrainer
     save, saved = kind.save, [0]
 
-    def save_and_die(self: Any, path: Path, tally: Tally) -> None:
-        save(self, path, tally)
+    def save_and_die(self: Any, path: Path, run_stats: RunStats) -> None:
+        save(self, path, run_stats)
         saved[0] += 1
         if saved[0] in (1, 3):  # after step 2 of period 0; there the end is saved too, then period 1
             raise KeyboardInterrupt

@@ -69,7 +69,7 @@ def test_finished_runs_are_not_run_again_and_new_ones_are(
 
     monkeypatch.setattr(trainer, "train", counted)
     seen: list[tuple[int, int]] = []
-    again = sweep(plan(noise_ratio=[1.0, 2.0]), tmp_path, watch=lambda *progress: seen.append(progress))
+    again = sweep(plan(noise_ratio=[1.0, 2.0]), tmp_path, on_progress=lambda *progress: seen.append(progress))
     assert started == [2.0]
     assert seen == [(1, 2), (2, 2)]
     assert again.filter(pl.col("noise_ratio") == 1.0).equals(first)
@@ -133,7 +133,7 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 def test_a_killed_sweep_in_two_processes_ends_as_one_in_one_process(tmp_path: Path) -> None:
-    """Killed when its first run is done; continued with one job: within epsilon, and whole runs are the same."""
+    """Killed when its first run is done; continued with one trainer: within epsilon, and whole runs are the same."""
     asked = plan(noise_ratio=[1.0, 2.0, 5.0])
     whole = sweep(asked, tmp_path / "whole")
     (tmp_path / "sweep.yaml").write_text(

@@ -1,4 +1,4 @@
-"""``sparsedp demo``: the main job on generated click data, in a few minutes."""
+"""``sparsedp demo``: the main trainer on generated click data, in a few minutes."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def demo(
         folder = out / algorithm
         if folder.exists():
             shutil.rmtree(folder)
-        with progress_bar(algorithm, quiet=as_json) as watch:
-            results[algorithm] = train(config, folder, watch)
+        with progress_bar(algorithm, quiet=as_json) as on_progress:
+            results[algorithm] = train(config, folder, on_progress)
     report = write_report([out / algorithm for algorithm in ALGORITHMS], out / "report.html")
     if as_json:
         typer.echo(json.dumps({name: vars(result) for name, result in results.items()}))

@@ -13,7 +13,7 @@ import typer
 from sparsedp.cli.errors import refuse_bad_input
 
 if TYPE_CHECKING:
-    from sparsedp.runs.trainer import Progress
+    from sparsedp.runs.training import Progress
 
 Json = Annotated[bool, typer.Option("--json", help="Print figures as JSON.")]
 
@@ -61,9 +61,9 @@ def train(
         if name in RunConfig.model_fields and value is not None
     }
     settings = RunConfig.read(config, **given) if config is not None else RunConfig.parse(given)
-    with progress_bar(settings.algorithm, quiet=as_json) as watch:
+    with progress_bar(settings.algorithm, quiet=as_json) as on_progress:
         run = stream if settings.period is not None else train_run
-        result = run(settings, out, watch)
+        result = run(settings, out, on_progress)
     show_result(out, vars(result), as_json)
 
 
@@ -73,8 +73,8 @@ def resume(run: Annotated[Path, typer.Argument(help="A run's folder.")], as_json
     from sparsedp.runs import RunFolder
     from sparsedp.runs import resume as resume_run
 
-    with progress_bar(RunFolder(run).config().algorithm, quiet=as_json) as watch:
-        result = resume_run(run, watch)
+    with progress_bar(RunFolder(run).config().algorithm, quiet=as_json) as on_progress:
+        result = resume_run(run, on_progress)
     show_result(run, vars(result), as_json)
 
 
@@ -110,13 +110,13 @@ def progress_bar(title: str, quiet: bool) -> Iterator[Callable[[Progress], None]
     with Bar(*columns, TextColumn("{task.fields[note]}"), console=Console(stderr=True)) as bar:
         task = bar.add_task(title, total=None, note="")
 
-        def watch(progress: Progress) -> None:
+        def on_progress(progress: Progress) -> None:
             note = f"{progress.examples_per_second:,.0f} examples/s"
             if progress.rows is not None:
                 note += f", {progress.rows:,.0f} rows/step, epsilon <= {progress.epsilon:.3f} so far"
             bar.update(task, completed=progress.step, total=progress.total, note=note)
 
-        yield watch
+        yield on_progress
 
 
 def show_result(folder: Path, result: dict[str, Any], as_json: bool) -> None:

@@ -5,7 +5,7 @@ from sparsedp.runs.evaluation import Evaluation, evaluate
 from sparsedp.runs.folder import RunFolder
 from sparsedp.runs.resuming import resume
 from sparsedp.runs.streaming import StreamResult, stream
-from sparsedp.runs.trainer import Result, train
+from sparsedp.runs.training import Result, train
 
 __all__ = [
     "ALGORITHMS",

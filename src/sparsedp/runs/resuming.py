@@ -6,14 +6,14 @@ from pathlib import Path
 
 from sparsedp.runs.folder import RunFolder
 from sparsedp.runs.streaming import StreamResult, resume_stream
-from sparsedp.runs.trainer import Result, Watcher, resume_training
+from sparsedp.runs.training import OnProgress, Result, resume_training
 
 
-def resume(path: str | Path, watch: Watcher | None = None) -> Result | StreamResult:
+def resume(path: str | Path, on_progress: OnProgress | None = None) -> Result | StreamResult:
     """Finish the run in the folder ``path``; a finished one is only read."""
     folder = RunFolder(path)
     streaming = folder.config().period is not None
     finished = folder.read_json("result")
     if finished is not None:
         return StreamResult(**finished) if streaming else Result(**finished)
-    return resume_stream(folder, watch) if streaming else resume_training(folder, watch)
+    return resume_stream(folder, on_progress) if streaming else resume_training(folder, on_progress)

@@ -22,10 +22,10 @@ from sparsedp.runs.checkpoints import CheckpointSchedule
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.evaluation import Evaluation, evaluate
 from sparsedp.runs.folder import RunFolder
-from sparsedp.runs.job import Job, PlainJob, PrivateJob, check_ledger, open_ledger
+from sparsedp.runs.run_stats import RunStats
 from sparsedp.runs.sources import fresh_model, held_out, open_data, split_periods
-from sparsedp.runs.tally import Tally
-from sparsedp.runs.trainer import NOT_PRIVATE, Watcher, take_steps
+from sparsedp.runs.trainer import PlainTrainer, PrivateTrainer, Trainer, check_ledger, open_ledger
+from sparsedp.runs.training import NOT_PRIVATE, OnProgress, take_steps
 from sparsedp.selection import FEST
 from sparsedp.selection.vocabulary import StreamingVocabulary
 from sparsedp.training.checkpoint import write_state, write_weights
@@ -58,7 +58,7 @@ class StreamResult:
     """Steps that crashes took away: paid for, and not in the model."""
 
 
-def stream(config: RunConfig, path: str | Path, watch: Watcher | None = None) -> StreamResult:
+def stream(config: RunConfig, path: str | Path, on_progress: OnProgress | None = None) -> StreamResult:
     """Train on the first periods in order, evaluate on the later ones.
 
     Guarantee: periods hold disjoint examples, and what an earlier period released is only post-processed by
@@ -71,14 +71,14 @@ def stream(config: RunConfig, path: str | Path, watch: Watcher | None = None) ->
     check_ledger(config)
     folder = RunFolder(path)
     folder.create(config)
-    return _run(config, folder, data, model, watch)
+    return _run(config, folder, data, model, on_progress)
 
 
-def resume_stream(folder: RunFolder, watch: Watcher | None = None) -> StreamResult:
+def resume_stream(folder: RunFolder, on_progress: OnProgress | None = None) -> StreamResult:
     """Finish a streaming run: the period that was interrupted goes on from its last checkpoint."""
     config = folder.config()
     data = open_data(config.data)
-    return _run(config, folder, data, fresh_model(config, data), watch)
+    return _run(config, folder, data, fresh_model(config, data), on_progress)
 
 
 @dataclass
@@ -91,14 +91,14 @@ class _State:
     planned_steps: int = 0
     stopped: str | None = None
     lost_steps: int = 0
-    tally: Tally = field(default_factory=Tally)
+    run_stats: RunStats = field(default_factory=RunStats)
     next_auc: list[float] = field(default_factory=list)
     statements: list[dict[str, Any]] = field(default_factory=list)
     withheld: list[str] = field(default_factory=list)
     """Buffers that training passes changed without noise."""
 
     def save(self, path: Path, model: nn.Module, rows: _RowsSource) -> None:
-        plain = {**vars(self), "tally": self.tally.to_record()}
+        plain = {**vars(self), "run_stats": self.run_stats.to_record()}
         state = {
             **plain,
             "module": model.state_dict(),
@@ -113,27 +113,29 @@ class _State:
         model.load_state_dict(state["module"])
         rows.restore(state["rows"])
         torch.set_rng_state(state["torch_rng"])
-        fields = {name: state[name] for name in vars(cls()) if name != "tally"}
-        return cls(**fields, tally=Tally.from_record(state["tally"]))
+        fields = {name: state[name] for name in vars(cls()) if name != "run_stats"}
+        return cls(**fields, run_stats=RunStats.from_record(state["run_stats"]))
 
 
 def _run(
-    config: RunConfig, folder: RunFolder, data: ClickData, model: nn.Module, watch: Watcher | None
+    config: RunConfig, folder: RunFolder, data: ClickData, model: nn.Module, on_progress: OnProgress | None
 ) -> StreamResult:
     training, later = split_periods(config, data)
     rows = _RowsSource(config, model, training)
     state = _State.load(folder.checkpoint, model, rows) if folder.checkpoint.exists() else _State()
-    folder.forget_after(state.tally.steps)
+    folder.forget_after(state.run_stats.steps)
     following = [*training[1:], later[0]]
     for number in range(state.period, len(training)):
         _count_rows(config, folder, model, state, rows, number)
-        with _job(config, model, training[number], folder, rows, number) as job:
-            _train_period(config, folder, model, job, state, number, watch)
-            statement = job.statement()
+        with _trainer(config, model, training[number], folder, rows, number) as trainer:
+            _train_period(config, folder, model, trainer, state, number, on_progress)
+            statement = trainer.statement()
         state.statements += [] if statement is None else [statement.to_dict()]
         state.next_auc.append(evaluate(model, following[number]).auc)
         state.period = number + 1
-        folder.log({"step": state.tally.steps, "period": number, "auc": state.next_auc[-1], "epsilon": None})
+        folder.log(
+            {"step": state.run_stats.steps, "period": number, "auc": state.next_auc[-1], "epsilon": None}
+        )
         state.save(folder.checkpoint, model, rows)
         _mid_period(folder, number).unlink(missing_ok=True)
     return _finish(folder, model, state, training, evaluate(model, held_out(config, data)))
@@ -143,23 +145,23 @@ def _train_period(
     config: RunConfig,
     folder: RunFolder,
     model: nn.Module,
-    job: Job,
+    trainer: Trainer,
     state: _State,
     number: int,
-    watch: Watcher | None,
+    on_progress: OnProgress | None,
 ) -> None:
     """Take the steps of one period, from its own checkpoint where there is one."""
     path = _mid_period(folder, number)
     if path.exists():
-        state.tally = job.resume(path)
-    checkpoints = CheckpointSchedule(config.checkpoint_every, lambda: job.save(path, state.tally))
-    for done in take_steps(model, job, state.tally, watch):
+        state.run_stats = trainer.resume(path)
+    checkpoints = CheckpointSchedule(config.checkpoint_every, lambda: trainer.save(path, state.run_stats))
+    for done in take_steps(model, trainer, state.run_stats, on_progress):
         checkpoints.after_step(done)
     checkpoints.at_the_end()
-    state.planned_steps += job.total_steps
-    state.stopped = state.stopped or job.stopped
-    state.lost_steps += job.lost_steps()
-    state.withheld = sorted({*state.withheld, *job.withheld()})
+    state.planned_steps += trainer.total_steps
+    state.stopped = state.stopped or trainer.stopped
+    state.lost_steps += trainer.lost_steps()
+    state.withheld = sorted({*state.withheld, *trainer.withheld()})
 
 
 def _mid_period(folder: RunFolder, number: int) -> Path:
@@ -200,21 +202,21 @@ def _finish(
         folder.write_json("statement", statement.to_dict())
     privacy = str(statement) if statement else NOT_PRIVATE
     write_weights(model, folder.weights, privacy=privacy, without=state.withheld)
-    tally = state.tally
+    run_stats = state.run_stats
     result = StreamResult(
         auc=final.auc,
         log_loss=final.log_loss,
         next_period_auc=state.next_auc,
         periods=len(training),
-        steps=tally.steps,
+        steps=run_stats.steps,
         training_rows=sum(len(period) for period in training),
-        rows=tally.mean_rows,
-        gradient_size=tally.mean_gradient_size,
-        table_coordinates=tally.table_coordinates,
-        reduction=tally.reduction,
-        rows_per_table=tally.mean_rows_per_table,
-        examples_per_second=tally.examples_per_second,
-        seconds=tally.seconds,
+        rows=run_stats.mean_rows,
+        gradient_size=run_stats.mean_gradient_size,
+        table_coordinates=run_stats.table_coordinates,
+        reduction=run_stats.reduction,
+        rows_per_table=run_stats.mean_rows_per_table,
+        examples_per_second=run_stats.examples_per_second,
+        seconds=run_stats.seconds,
         statement=None if statement is None else statement.to_dict(),
         planned_steps=state.planned_steps,
         stopped=state.stopped,
@@ -295,20 +297,20 @@ class _RowsSource:
 
 
 @contextmanager
-def _job(
+def _trainer(
     config: RunConfig, model: nn.Module, period: ClickData, folder: RunFolder, rows: _RowsSource, number: int
-) -> Iterator[Job]:
-    job: Job
+) -> Iterator[Trainer]:
+    trainer: Trainer
     if config.algorithm == "non-private":
-        job = PlainJob(config, model, period)
+        trainer = PlainTrainer(config, model, period)
     else:
         settings = config if config.seed is None else config.model_copy(update={"seed": config.seed + number})
         ledger = _period_ledger(config, folder, number)
-        job = PrivateJob(settings, model, period, ledger, selection_of(config, rows.fest(number)))
+        trainer = PrivateTrainer(settings, model, period, ledger, selection_of(config, rows.fest(number)))
     try:
-        yield job
+        yield trainer
     finally:
-        job.close()
+        trainer.close()
 
 
 def _composed(statements: list[PrivacyStatement]) -> PrivacyStatement | None:

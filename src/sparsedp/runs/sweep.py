@@ -82,7 +82,7 @@ def run_name(config: RunConfig) -> str:
 
 
 def sweep(
-    plan: Sweep, out: str | Path, jobs: int = 1, watch: Callable[[int, int], None] | None = None
+    plan: Sweep, out: str | Path, jobs: int = 1, on_progress: Callable[[int, int], None] | None = None
 ) -> pl.DataFrame:
     """Run what is missing and return all results, one line a run; they also stand in ``results.parquet``.
 
@@ -98,8 +98,8 @@ def sweep(
     for done, refusal in enumerate(_completed(configs, out / "runs", jobs, threads), start=1):
         if refusal is not None:
             warnings.warn(refusal, stacklevel=2)
-        if watch is not None:
-            watch(done, len(configs))
+        if on_progress is not None:
+            on_progress(done, len(configs))
     table = gather(configs, out / "runs")
     table.write_parquet(out / RESULTS)
     return table
@@ -142,7 +142,7 @@ def _ensure(config: RunConfig, path: Path, threads: int) -> str | None:
 
     from sparsedp.runs.resuming import resume
     from sparsedp.runs.streaming import stream
-    from sparsedp.runs.trainer import train
+    from sparsedp.runs.training import train
 
     torch.set_num_threads(threads)
     folder = RunFolder(path)

@@ -1,234 +1,274 @@
-"""Training a click model from a config into a folder."""
+"""The part of a run that differs between private and non-private training."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
-from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
+from torch.optim import Optimizer
 
-from sparsedp.accounting import BudgetExceeded
+from sparsedp.accounting import Ledger, PrivacyStatement
+from sparsedp.accounting.event_json import event_key
 from sparsedp.data import ClickData
-from sparsedp.runs.checkpoints import CheckpointSchedule
+from sparsedp.randomness import NoiseSource
+from sparsedp.runs.algorithms import optimizers_of, private_rows, selection_of
 from sparsedp.runs.config import RunConfig
-from sparsedp.runs.evaluation import Evaluation, evaluate
-from sparsedp.runs.folder import RunFolder
-from sparsedp.runs.job import Job, PlainJob, PrivateJob, check_ledger, open_ledger
-from sparsedp.runs.sources import fresh_model, open_data, split
-from sparsedp.runs.tally import Tally
-from sparsedp.training.checkpoint import write_weights
+from sparsedp.runs.run_stats import RunStats
+from sparsedp.selection import Selection
+from sparsedp.training import EpsilonMeter, LastStep, PoissonLoader, PrivacyEngine
+from sparsedp.training.checkpoint import state_of, write_state
+from sparsedp.training.loader import steps_in
+
+_TALLY = "run_stats"
 
 
-@dataclass(frozen=True)
-class Progress:
-    """What may be shown while a run is under way."""
+class Trainer(Protocol):
+    """Batches, steps, checkpoints; what the training loop sees."""
 
-    step: int
-    total: int
-    examples_per_second: float
-    epsilon: float | None
-    rows: float | None
+    total_steps: int
+    stopped: str | None
+    """Why the run ended before its planned steps, if it did."""
 
+    @property
+    def steps_taken(self) -> int:
+        """How far the run is."""
 
-Watcher = Callable[[Progress], None]
-NOT_PRIVATE = "NOT PRIVATE: trained without differential privacy"
+    def batches(self) -> Iterator[Any]:
+        """The rest of the current epoch."""
 
+    def zero_grad(self) -> None:
+        """Before a batch."""
 
-@dataclass(frozen=True)
-class Result:
-    """What a run came to."""
+    def step(self) -> None:
+        """After backward."""
 
-    auc: float
-    log_loss: float
-    held_out_rows: int
-    steps: int
-    training_rows: int
-    rows: float | None
-    """Embedding rows with noise per step, on average; None without privacy."""
-    gradient_size: float | None
-    table_coordinates: int
-    reduction: float | None
-    rows_per_table: dict[str, float]
-    examples_per_second: float
-    seconds: float
-    noise_multiplier: float | None
-    statement: dict[str, Any] | None
-    planned_steps: int | None = None
-    stopped: str | None = None
-    """Why fewer steps were taken than planned: epsilon is a cap, and crashes may have used up a part of it."""
-    lost_steps: int = 0
-    """Steps that crashes took away: paid for, and not in the model."""
+    @property
+    def is_mid_batch(self) -> bool:
+        """Pieces of a logical batch are still to come: its step comes with the last one."""
 
+    def last_step(self) -> LastStep | None:
+        """What the last step released of itself; None without privacy."""
 
-def train(config: RunConfig, path: str | Path, watch: Watcher | None = None) -> Result:
-    """Train a new run into the folder ``path``."""
-    folder = RunFolder(path)
-    if config.period is not None:
-        raise ValueError("period: a streaming run is trained with sparsedp.runs.stream")
-    data = open_data(config.data)
-    model = fresh_model(config, data)
-    check_ledger(config)
-    folder.create(config)
-    return _run(config, folder, data, model, watch)
+    def epsilon(self) -> float | None:
+        """An upper bound on what was spent so far."""
 
+    def statement(self) -> PrivacyStatement | None:
+        """What was spent; None without privacy."""
 
-def resume_training(folder: RunFolder, watch: Watcher | None = None) -> Result:
-    """Finish the run in ``folder`` from its checkpoint, or from the start where there is none."""
-    config = folder.config()
-    data = open_data(config.data)
-    return _run(config, folder, data, fresh_model(config, data), watch)
+    def lost_steps(self) -> int:
+        """Steps that are paid for and not in the model: a crash took them, or may have."""
+
+    def choose_once(self) -> bool:
+        """Make and pay for the choices that come before the first step; False if there are none."""
+
+    def save(self, path: Path, run_stats: RunStats) -> None:
+        """Write a checkpoint. The run_stats is in the same file: a kill between two would leave one of them old."""
+
+    def resume(self, path: Path) -> RunStats:
+        """Go on from a checkpoint; gives the run_stats up to it."""
+
+    def withheld(self) -> list[str]:
+        """Buffers that training passes changed without noise: they are not released."""
+
+    def close(self) -> None:
+        """Give the model back."""
 
 
-def _run(
-    config: RunConfig, folder: RunFolder, data: ClickData, model: nn.Module, watch: Watcher | None
-) -> Result:
-    training, held_out = split(config, data)
-    job: Job
-    if config.algorithm == "non-private":
-        job = PlainJob(config, model, training)
-    else:
-        job = PrivateJob(config, model, training, open_ledger(config, folder.ledger, folder.run_name))
-    try:
-        tally = Tally()
-        if folder.checkpoint.exists():
-            tally = job.resume(folder.checkpoint)
-        elif job.choose_once():  # a crash before the first checkpoint would pay for another choice
-            job.save(folder.checkpoint, tally)
-        folder.forget_after(job.steps_taken)
-        final = _loop(config, folder, model, job, held_out, tally, watch)
-        result = _finish(folder, model, job, training, final, tally)
-    finally:
-        job.close()
-    folder.write_json("result", asdict(result))
-    return result
+def open_ledger(config: RunConfig, own: Path, run_name: str) -> Ledger:
+    """The ledger of a run: the one that it shares, or its own."""
+    return Ledger.open(config.ledger or own, run=run_name, private=config.seed is None)
 
 
-def _loop(
-    config: RunConfig,
-    folder: RunFolder,
-    model: nn.Module,
-    job: Job,
-    held_out: ClickData,
-    tally: Tally,
-    watch: Watcher | None,
-) -> Evaluation:
-    """Train to the end, with evaluations and checkpoints on the way; gives the last evaluation."""
-    from torch.utils.tensorboard import SummaryWriter
-
-    checkpoints = CheckpointSchedule(config.checkpoint_every, lambda: job.save(folder.checkpoint, tally))
-    found = None
-    with SummaryWriter(str(folder.tensorboard)) as board:
-        for done in take_steps(model, job, tally, watch):
-            found = None
-            if config.evaluate_every and done % config.evaluate_every == 0 and done < job.total_steps:
-                found = evaluate(model, held_out)
-                _record(folder, board, job, tally, found)
-            checkpoints.after_step(done)
-        checkpoints.at_the_end()
-        if found is None:  # else the run ended early, just where it was evaluated
-            found = evaluate(model, held_out)
-            folder.forget_after(job.steps_taken - 1)
-            _record(folder, board, job, tally, found)
-    return found
+def check_ledger(config: RunConfig) -> None:
+    """Refuse a shared ledger that cannot be opened, before anything is made for the run."""
+    if config.ledger is not None:
+        open_ledger(config, Path(config.ledger), "run")
 
 
-def take_steps(model: nn.Module, job: Job, tally: Tally, watch: Watcher | None) -> Iterator[int]:
-    """Train to the end of the job; gives the number of steps taken after each of them.
+class PrivateTrainer:
+    """Training with the privacy engine.
 
-    Where crashes have used up a part of epsilon, or other runs the ledger's budget, the end comes before the
-    planned one: at the step that would pass it. A run that cannot take a single step raises ``BudgetExceeded``.
+    ``selection`` is by default what the config says; one that is given has its one-off events paid already.
     """
-    taken, examples, seconds = job.steps_taken, 0, 0.0
-    while taken < job.total_steps:
-        for features, label in job.batches():
-            started = time.perf_counter()
-            try:
-                train_step(model, job, features, label)
-            except BudgetExceeded as refusal:
-                if not tally.steps:
-                    raise
-                job.stopped = str(refusal)
-                return
-            examples, seconds = examples + len(label), seconds + time.perf_counter() - started
-            if job.is_mid_batch:
-                continue
-            taken = job.steps_taken
-            tally.add(job.last_step(), examples, seconds)
-            examples, seconds = 0, 0.0
-            if watch is not None:
-                watch(_progress(job, tally))
-            yield taken
-            if taken == job.total_steps:
-                return
+
+    def __init__(
+        self,
+        config: RunConfig,
+        model: nn.Module,
+        data: ClickData,
+        ledger: Ledger,
+        selection: Selection | None = None,
+    ) -> None:
+        assert config.epsilon is not None
+        self.stopped: str | None = None
+        self.delta = config.delta_for(len(data))
+        self.ledger = ledger
+        self.engine = PrivacyEngine(secure=config.seed is None, seed=config.seed, ledger=ledger)
+        self.private = self.engine.make_private_with_epsilon(
+            module=model,
+            optimizer=optimizers_of(config, model),
+            data_loader=data.loader(min(config.batch_size, len(data))),
+            target_epsilon=config.epsilon,
+            target_delta=self.delta,
+            epochs=config.epochs,
+            max_grad_norm=config.max_grad_norm,
+            selection=selection or selection_of(config, private_rows(config, model, data)),
+            physical_batch_size=config.physical_batch_size,
+        )
+        if selection is not None and selection.one_off_events():
+            self.engine.run.settle(selection)
+        assert self.engine.run.terms.planned_steps is not None
+        self.total_steps = self.engine.run.terms.planned_steps
+        self._meter = EpsilonMeter(self.engine, self.delta)
+
+    @property
+    def steps_taken(self) -> int:
+        """See the protocol."""
+        return self.private.optimizer.steps_taken
+
+    def batches(self) -> Iterator[Any]:
+        """See the protocol."""
+        return iter(self.private.data_loader)
+
+    def zero_grad(self) -> None:
+        """See the protocol."""
+        self.private.optimizer.zero_grad()
+
+    def step(self) -> None:
+        """See the protocol."""
+        self.private.optimizer.step()
+
+    @property
+    def is_mid_batch(self) -> bool:
+        """See the protocol."""
+        return self.private.optimizer.is_mid_batch
+
+    def last_step(self) -> LastStep | None:
+        """See the protocol."""
+        return self.private.optimizer.last_step
+
+    def epsilon(self) -> float | None:
+        """See the protocol."""
+        return self._meter()
+
+    def statement(self) -> PrivacyStatement | None:
+        """See the protocol."""
+        return self.engine.statement(self.delta)
+
+    def lost_steps(self) -> int:
+        """See the protocol."""
+        run = self.engine.run
+        step = event_key(run.terms.event(run.selection))
+        paid = sum(count for event, count in self.ledger.own_events() if event_key(event) == step)
+        return paid - self.steps_taken
+
+    def choose_once(self) -> bool:
+        """See the protocol."""
+        self.engine.run.choose_once()
+        return bool(self.engine.run.selection.one_off_events())
+
+    def save(self, path: Path, run_stats: RunStats) -> None:
+        """See the protocol."""
+        write_state({**state_of(self.engine), _TALLY: run_stats.to_record()}, path)
+
+    def resume(self, path: Path) -> RunStats:
+        """See the protocol."""
+        self.engine.resume(path)
+        return RunStats.from_record(torch.load(path, weights_only=True, mmap=True)[_TALLY])
+
+    def withheld(self) -> list[str]:
+        """See the protocol."""
+        return self.engine.run.buffers.changed()
+
+    def close(self) -> None:
+        """See the protocol."""
+        self.engine.detach()
 
 
-def train_step(model: nn.Module, job: Job, features: tuple[Any, ...], label: torch.Tensor) -> None:
-    """One batch through the model."""
-    job.zero_grad()
-    cross_entropy(model(*features), label).backward()  # type: ignore[no-untyped-call]
-    job.step()
+class PlainTrainer:
+    """Training without privacy on the same Poisson batches: the yardstick."""
 
+    def __init__(self, config: RunConfig, model: nn.Module, data: ClickData) -> None:
+        self.stopped: str | None = None
+        batch = min(config.batch_size, len(data))
+        self._loader = PoissonLoader(
+            data.loader(batch), sampling_rate=batch / len(data), stream=NoiseSource(config.seed).sampling
+        )
+        self._model = model
+        self._optimizers: list[Optimizer] = optimizers_of(config, model)
+        self.total_steps = steps_in(config.epochs, self._loader.steps_per_epoch)
 
-def _progress(job: Job, tally: Tally) -> Progress:
-    """What a progress bar shows."""
-    return Progress(
-        job.steps_taken, job.total_steps, tally.examples_per_second, job.epsilon(), tally.mean_rows
-    )
+    @property
+    def steps_taken(self) -> int:
+        """See the protocol."""
+        return self._loader.position
 
+    def batches(self) -> Iterator[Any]:
+        """See the protocol."""
+        return iter(self._loader)
 
-def _record(folder: RunFolder, board: Any, job: Job, tally: Tally, found: Evaluation) -> None:
-    step = job.steps_taken
-    record = {
-        "step": step,
-        "auc": found.auc,
-        "log_loss": found.log_loss,
-        "epsilon": job.epsilon(),
-        "rows": tally.mean_rows,
-        "gradient_size": tally.mean_gradient_size,
-        "reduction": tally.reduction,
-    }
-    folder.log(record)
-    for name, value in record.items():
-        if value is not None and name != "step":
-            board.add_scalar(name, value, step)
+    def zero_grad(self) -> None:
+        """See the protocol."""
+        for optimizer in self._optimizers:
+            optimizer.zero_grad()
 
+    def step(self) -> None:
+        """See the protocol."""
+        for optimizer in self._optimizers:
+            optimizer.step()
 
-def _finish(
-    folder: RunFolder,
-    model: nn.Module,
-    job: Job,
-    training: ClickData,
-    found: Evaluation,
-    tally: Tally,
-) -> Result:
-    statement = job.statement()
-    if statement is not None:
-        folder.write_json("statement", statement.to_dict())
-    privacy = str(statement) if statement else NOT_PRIVATE
-    # state_dict pays what lazy noise owes
-    write_weights(model, folder.weights, privacy=privacy, without=job.withheld())
-    tables = [m.weight for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
-    return Result(
-        auc=found.auc,
-        log_loss=found.log_loss,
-        held_out_rows=found.rows,
-        steps=job.steps_taken,
-        training_rows=len(training),
-        rows=tally.mean_rows,
-        gradient_size=tally.mean_gradient_size,
-        table_coordinates=sum(table.numel() for table in tables),
-        reduction=tally.reduction,
-        rows_per_table=tally.mean_rows_per_table,
-        examples_per_second=tally.examples_per_second,
-        seconds=tally.seconds,
-        noise_multiplier=job.engine.noise_multiplier if isinstance(job, PrivateJob) else None,
-        statement=None if statement is None else statement.to_dict(),
-        planned_steps=job.total_steps,
-        stopped=job.stopped,
-        lost_steps=job.lost_steps(),
-    )
+    @property
+    def is_mid_batch(self) -> bool:
+        """See the protocol."""
+        return False
+
+    def last_step(self) -> LastStep | None:
+        """See the protocol."""
+        return None
+
+    def epsilon(self) -> float | None:
+        """See the protocol."""
+        return None
+
+    def statement(self) -> PrivacyStatement | None:
+        """See the protocol."""
+        return None
+
+    def lost_steps(self) -> int:
+        """See the protocol."""
+        return 0
+
+    def choose_once(self) -> bool:
+        """See the protocol."""
+        return False
+
+    def save(self, path: Path, run_stats: RunStats) -> None:
+        """See the protocol."""
+        state = {
+            _TALLY: run_stats.to_record(),
+            "module": self._model.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
+            "position": self._loader.position,
+            "torch_rng": torch.get_rng_state(),
+        }
+        write_state(state, path)
+
+    def resume(self, path: Path) -> RunStats:
+        """See the protocol."""
+        state = torch.load(path, weights_only=True)
+        self._model.load_state_dict(state["module"])
+        for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        self._loader.position = state["position"]
+        torch.set_rng_state(state["torch_rng"])
+        return RunStats.from_record(state[_TALLY])
+
+    def withheld(self) -> list[str]:
+        """See the protocol."""
+        return []
+
+    def close(self) -> None:
+        """See the protocol."""

@@ -9,7 +9,7 @@ from sparsedp.training import LastStep
 
 
 @dataclass
-class Tally:
+class RunStats:
     """What steps released about themselves, added up; survives an interruption with the checkpoint."""
 
     steps: int = 0
@@ -63,6 +63,6 @@ class Tally:
         return dict(vars(self))
 
     @classmethod
-    def from_record(cls, record: dict[str, Any]) -> Tally:
+    def from_record(cls, record: dict[str, Any]) -> RunStats:
         """The reverse."""
         return cls(**record)
