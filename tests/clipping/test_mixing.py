@@ -176,3 +176,22 @@ def test_mixing_is_seen_beside_rounding(name: str) -> None:
             nn.Sequential(Between(MIXING[name]), nn.Unflatten(0, (-1, 1)), Cancelling(torch.float32)),
             torch.randn(5, 3),
         )
+
+
+class PaddedEncoder(nn.Module):
+    """In evaluation mode torch packs the examples of such a model into one nested tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1, batch_first=True)
+        self.encoder, self.out = nn.TransformerEncoder(layer, 2), nn.Linear(8, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.encoder(x, src_key_padding_mask=x[:, :, 0] > 1).mean(1))
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor", "ignore:The PyTorch API of nested tensors")
+def test_a_transformer_encoder_with_padding_and_dropout_passes() -> None:
+    torch.manual_seed(0)
+    passes(PaddedEncoder(), torch.randn(5, 4, 8))
+    assert torch.backends.mha.get_fastpath_enabled()

@@ -315,13 +315,17 @@ def _left_as_it_was(module: nn.Module) -> Iterator[None]:
     """Give the module its buffers and modes back, and the random numbers their place."""
     buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
     modes = [(each, each.training) for each in module.modules()]
+    fast_path = torch.backends.mha.get_fastpath_enabled()
     with torch.random.fork_rng(devices=[]):
         try:
+            # In evaluation nn.TransformerEncoder packs padded examples together, which has no dimension 0.
+            torch.backends.mha.set_fastpath_enabled(False)
             yield
         finally:
             with torch.no_grad():
                 for buffer, before in buffers:
                     if not torch.equal(buffer, before):
                         buffer.copy_(before)
+            torch.backends.mha.set_fastpath_enabled(fast_path)
             for each, training in modes:
                 each.training = training

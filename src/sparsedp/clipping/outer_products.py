@@ -39,7 +39,7 @@ class OuterProducts(Summand):
             return self.inputs.squares * self.output_grads.squares
         length, width, height = a.shape[1], a.shape[2], g.shape[2]
         if length * (width + height) < width * height:
-            step = max(1, CHUNK // (2 * length * length))
+            step = max(1, CHUNK // max(1, 2 * length * length))
             pieces = [
                 _gram_squares(wide(a[start : start + step]), wide(g[start : start + step]))
                 for start in range(0, max(1, self.batch_size), step)
