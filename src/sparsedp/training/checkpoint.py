@@ -134,18 +134,19 @@ def resume(engine: PrivacyEngine, path: Path) -> None:
 
 
 def _load(engine: PrivacyEngine, state: dict[str, Any]) -> None:
+    """The account first: an error on the way leaves part of the weights, and all that they cost."""
     run = engine.run
-    run.module.load_state_dict(state["module"])
-    run.buffers.load_state_dict(state["buffers"])
-    run.optimizer.load_state_dict(state["optimizer"])
+    engine.earlier += [Account.from_state_dict(account) for account in state["earlier"]]
+    if state["chosen"] is not None:
+        run.settle(Selection.from_state_dict(state["chosen"]))
     run.optimizer.steps_taken = state["steps_taken"]
+    run.buffers.load_state_dict(state["buffers"])
+    run.module.load_state_dict(state["module"])
+    run.optimizer.load_state_dict(state["optimizer"])
     if run.loader is not None:
         run.loader.position = state["loader_position"]
     if run.lazy is not None:
         run.lazy.load_state_dict(state["lazy"])
-    if state["chosen"] is not None:
-        run.settle(Selection.from_state_dict(state["chosen"]))
-    engine.earlier += [Account.from_state_dict(account) for account in state["earlier"]]
     if state["streams"] is not None:
         engine.source.load_state_dict(state["streams"])
         if run.loader is not None:
