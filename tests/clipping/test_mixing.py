@@ -54,6 +54,19 @@ def test_a_model_that_mixes_examples_is_refused(name: str) -> None:
         passes(Between(MIXING[name]), torch.randn(5, 3))
 
 
+@pytest.mark.parametrize("hidden", [False, True])
+def test_examples_in_the_middle_that_mix_are_seen(hidden: bool) -> None:
+    """The first two and the last example of a batch stand for themselves, and small batches do."""
+
+    def mix(h: Tensor) -> Tensor:
+        others = h[2:-1].detach() if hidden else h[2:-1]
+        return h if len(h) < 4 else torch.cat([h[:2], h[2:-1] + others.flip(0), h[-1:]])
+
+    torch.manual_seed(0)
+    with pytest.raises(UnsupportedModule, match="examples"):
+        passes(Between(mix), torch.randn(12, 3))
+
+
 def test_gradients_show_what_random_numbers_hide() -> None:
     """Noise in the forward leaves no two calls alike, in training and evaluation."""
     torch.manual_seed(0)

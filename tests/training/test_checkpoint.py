@@ -552,3 +552,13 @@ def test_a_resume_that_fails_half_way_leaves_the_account_of_what_it_loaded(part:
     with pytest.raises((RuntimeError, ValueError, KeyError)):
         engine.resume(tmp_path / "broken")
     assert engine.epsilon(1e-5) == spent
+
+
+def test_export_of_parameters_that_the_run_does_not_know_is_refused(tmp_path: Path) -> None:
+    """A head that came later, trained on the examples by an optimiser of its own: no noise, no statement."""
+    engine, private = start("sgd", seed=None)
+    private.module.head = nn.Linear(1, 1)
+    train(private, 1)
+    with pytest.raises(ValueError, match=r"head.weight.*after make_private"):
+        engine.export(tmp_path / "weights", delta=1e-5)
+    assert not (tmp_path / "weights").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import ParametrizationList
@@ -23,6 +24,12 @@ def survey(root: nn.Module, recorder: Recorder) -> list[Watch]:
     for name, module in _modules(root):
         if isinstance(vars(module).get("forward"), StandIn):
             raise ValueError("module: its gradients are captured already; detach that capture first")
+        if isinstance(module, torch.jit.ScriptModule):
+            raise UnsupportedModule(
+                name,
+                module,
+                "is compiled by torch.jit, which hides its layers; train the module it was made from",
+            )
         reason = cross_example_refusal(module)
         if reason is not None:
             raise UnsupportedModule(name, module, reason)

@@ -221,6 +221,12 @@ def export(engine: PrivacyEngine, path: Path, *, delta: float, allow_not_private
         raise ValueError(
             f"export: this run is not private ({'; '.join(statement.notes)}); nothing was written"
         )
+    added = engine.run.identity.added()
+    if added and not allow_not_private:
+        raise ValueError(
+            f"export: the parameters {added} came into the module after make_private, and the statement does not cover "
+            "how they were trained; nothing was written. Add them before make_private, or keep them outside the module"
+        )
     engine.flush()
     changed = engine.run.buffers.changed()
     if changed:
