@@ -60,5 +60,5 @@ def test_frozen_modules_need_no_rule(check):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_torch_script_is_refused():
     compiled = torch.jit.trace(nn.Linear(3, 2), torch.randn(2, 3))
-    with pytest.raises(UnsupportedModule, match="module '0'.*torch.jit"):
+    with pytest.raises(UnsupportedModule, match=r"module '0'.*torch\.jit"):
         Capture(nn.Sequential(compiled), loss_reduction="mean")

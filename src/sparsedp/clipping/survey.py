@@ -24,12 +24,6 @@ def survey(root: nn.Module, recorder: Recorder) -> list[Watch]:
     for name, module in _modules(root):
         if isinstance(vars(module).get("forward"), StandIn):
             raise ValueError("module: its gradients are captured already; detach that capture first")
-        if isinstance(module, torch.jit.ScriptModule):
-            raise UnsupportedModule(
-                name,
-                module,
-                "is compiled by torch.jit, which hides its layers; train the module it was made from",
-            )
         reason = cross_example_refusal(module)
         if reason is not None:
             raise UnsupportedModule(name, module, reason)
@@ -51,6 +45,12 @@ def _modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Every module once, without those inside a module whose rule covers them and those that only hold."""
     covered: set[nn.Module] = set()
     for name, module in root.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise UnsupportedModule(
+                name,
+                module,
+                "is compiled by torch.jit, which hides its layers; train the module it was made from",
+            )
         rule = rule_of(module)
         if rule is not None and rule.whole:
             covered.update(inner for inner in module.modules() if inner is not module)
