@@ -138,3 +138,11 @@ def test_the_gram_form_sees_products_of_vectors_whose_squares_vanish():
     a[0, 1, 1], g[0, 1, 1] = 1.0, 2.0**-30
     exact = torch.einsum("bto,bti->boi", g.double(), a.double()).square().sum((1, 2))
     assert torch.allclose(OuterProducts(a, g).squared_norms(), exact, rtol=1e-3)
+
+
+def test_the_gram_form_does_not_measure_wide_vectors_short():
+    """A softmax over a million words: float32 sums lose what stands beside one large number."""
+    a, g = torch.ones(1, 2, 8), torch.full((1, 2, 1_000_000), 0.9)
+    a, g = a.repeat(1, 1, 20), torch.cat([torch.full((1, 2, 1), 4096.0), g], 2)
+    exact = 4 * 160 * g[0, 0].double().square().sum()
+    assert float(OuterProducts(a, g).squared_norms()) == pytest.approx(float(exact), rel=2.0**-11)

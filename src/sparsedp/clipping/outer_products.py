@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sparsedp.clipping.gradient import CHUNK, DOUBT, LOST, SUMMED_AT_ONCE, SUMS_AT_ONCE, Summand
 from sparsedp.clipping.materialised import Materialised
-from sparsedp.clipping.vectors import Vectors, row_squares, wide
+from sparsedp.clipping.vectors import WIDEST, Vectors, row_squares, wide
 
 MOST_POSITIONS = 1 << 12
 """How many positions of sequences are summed at once, if that is fewer examples than ``SUMMED_AT_ONCE``."""
@@ -135,7 +135,7 @@ def _made_squares(a: Tensor, g: Tensor) -> Tensor:
 
 def _gram_squares(a: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
     """Squared norms, and which of them are of gradients that count as zero."""
-    aa, gg = torch.bmm(a, a.mT), torch.bmm(g, g.mT)
+    aa, gg = _gram(a), _gram(g)
     a_squares, g_squares = aa.diagonal(dim1=1, dim2=2).double(), gg.diagonal(dim1=1, dim2=2).double()
     sizes = (a_squares * g_squares).sqrt().sum(1).square()
     squares = (aa * gg).flatten(1).sum(1).double()
@@ -151,6 +151,15 @@ def _gram_squares(a: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
             sizes = (row_squares(a[some]) * row_squares(g[some])).sqrt().sum(1).square()
             lost[some] = squares[some] < LOST * sizes
     return squares.masked_fill_(lost, 0.0), lost
+
+
+def _gram(vectors: Tensor) -> Tensor:
+    """Products of all pairs of an example's vectors; of wide ones in float64, from sums of ``WIDEST`` in float32."""
+    if vectors.shape[2] <= WIDEST:
+        return torch.bmm(vectors, vectors.mT)
+    return sum(
+        (torch.bmm(part, part.mT).double() for part in torch.split(vectors, WIDEST, 2)), torch.zeros(())
+    )
 
 
 def _unseen(squares: Tensor, others: Tensor) -> Tensor:
