@@ -121,3 +121,28 @@ def test_no_example_has_weight(kind):
     out = torch.ones(ROWS, DIM)
     kind().accumulate(out, torch.zeros(B))
     assert torch.equal(out, torch.ones(ROWS, DIM))
+
+
+def summed(gradient: PerExampleGradient, clip: float = 1.0) -> Tensor:
+    """The sum of the gradients, each clipped by its measured norm."""
+    norms = gradient.squared_norms().sqrt()
+    out = torch.zeros(gradient.instantiate().shape[1:]).double()
+    gradient.accumulate(out, (clip / norms.clamp(min=clip)).float())
+    return out
+
+
+@pytest.mark.parametrize("size", [2.0**12, 2.0**26, 2.0**60, 2.0**100])
+def test_kinds_that_cancel_neither_round_other_examples_nor_pass_the_clip(size):
+    """An example whose use as a matrix and as a table cancel, but for the rounding of float32, among 100 others."""
+    a, g = torch.zeros(101, 3), torch.zeros(101, 4)
+    a[:100, 0], g[:100, 0] = 0.9, 1.0
+    a[100, 0], g[100, 0] = size * (1 + 2.0**-12), 1 + 2.0**-13
+    back = -(a[100] * g[100, 0])
+    read = Occurrences(torch.zeros(1, dtype=torch.int64), torch.tensor([100]), back.view(1, 3))
+
+    def sums(first: int, end: int) -> Tensor:
+        examples = torch.arange(first, end)
+        return summed(Sum([OuterProducts(a, g), ScatteredRows(read, 101, 4)]).select(examples))
+
+    assert (sums(0, 101) - sums(0, 100)).norm() <= 1 + 1e-6
+    assert (sums(100, 101)).norm() <= 1 + 1e-6

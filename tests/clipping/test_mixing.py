@@ -54,6 +54,19 @@ def test_a_model_that_mixes_examples_is_refused(name: str) -> None:
         passes(Between(MIXING[name]), torch.randn(5, 3))
 
 
+@pytest.mark.parametrize("hidden", [False, True])
+def test_examples_in_the_middle_that_mix_are_seen(hidden: bool) -> None:
+    """The first two and the last example of a batch stand for themselves, and small batches do."""
+
+    def mix(h: Tensor) -> Tensor:
+        others = h[2:-1].detach() if hidden else h[2:-1]
+        return h if len(h) < 4 else torch.cat([h[:2], h[2:-1] + others.flip(0), h[-1:]])
+
+    torch.manual_seed(0)
+    with pytest.raises(UnsupportedModule, match="examples"):
+        passes(Between(mix), torch.randn(12, 3))
+
+
 def test_gradients_show_what_random_numbers_hide() -> None:
     """Noise in the forward leaves no two calls alike, in training and evaluation."""
     torch.manual_seed(0)
@@ -176,3 +189,22 @@ def test_mixing_is_seen_beside_rounding(name: str) -> None:
             nn.Sequential(Between(MIXING[name]), nn.Unflatten(0, (-1, 1)), Cancelling(torch.float32)),
             torch.randn(5, 3),
         )
+
+
+class PaddedEncoder(nn.Module):
+    """In evaluation mode torch packs the examples of such a model into one nested tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1, batch_first=True)
+        self.encoder, self.out = nn.TransformerEncoder(layer, 2), nn.Linear(8, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.encoder(x, src_key_padding_mask=x[:, :, 0] > 1).mean(1))
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor", "ignore:The PyTorch API of nested tensors")
+def test_a_transformer_encoder_with_padding_and_dropout_passes() -> None:
+    torch.manual_seed(0)
+    passes(PaddedEncoder(), torch.randn(5, 4, 8))
+    assert torch.backends.mha.get_fastpath_enabled()

@@ -101,3 +101,48 @@ def test_norms_of_factors_that_float32_cannot_square(length, input_size, grad_si
         .sum((1, 2))
     )
     assert torch.allclose(OuterProducts(a, g).squared_norms(), exact, rtol=1e-3, atol=0.0)
+
+
+@pytest.mark.parametrize("shape", [(2, 64, 64), (8, 4, 4)])
+@pytest.mark.parametrize("size", [2.0**12, 2.0**40, 2.0**55])
+@pytest.mark.parametrize("with_nan", [False, True])
+@pytest.mark.parametrize("exactly", [False, True])
+def test_positions_that_cancel_beyond_float64_are_clipped_and_round_nobody(shape, size, with_nan, exactly):
+    """Terms of up to 2**110 that cancel, or do so but for rounding: what is measured must be what is summed."""
+    length, width, height = shape
+    a, g = torch.zeros(52, length, width), torch.zeros(52, length, height)
+    a[:50, 0, 0], g[:50, 0, 0] = 0.9, 1.0
+    a[50, 0, 0], g[50, 0, 0] = size * (1 + 2.0**-12), size * (1 + 2.0**-13)
+    a[50, 1, 0], g[50, 1, 0] = a[50, 0, 0] * g[50, 0, 0] / size, -size
+    if exactly:
+        a[50, 1, 0], g[50, 1, 0] = a[50, 0, 0], -g[50, 0, 0]
+    a[51] = torch.nan if with_nan else 0.0
+
+    def sums(first: int, end: int) -> torch.Tensor:
+        gradient = OuterProducts(a[first:end], g[first:end])
+        norms = gradient.squared_norms().sqrt()
+        weights = (1 / norms.clamp(min=1)).nan_to_num(0).float()
+        out = torch.zeros(height, width).double()
+        gradient.accumulate(out, weights)
+        return out
+
+    moved = sums(0, 52) - sums(0, 50)
+    assert moved.norm() <= 1 + 1e-3
+    assert sums(50, 52).norm() <= 1 + 1e-3
+
+
+def test_the_gram_form_sees_products_of_vectors_whose_squares_vanish():
+    """Inputs of 2**-76 and gradients of 2**63: float32 has no square of the one, and a product of 2**-13."""
+    a, g = torch.zeros(1, 2, 64), torch.zeros(1, 2, 64)
+    a[0, 0, 0], g[0, 0, 0] = 2.0**-76, 2.0**63
+    a[0, 1, 1], g[0, 1, 1] = 1.0, 2.0**-30
+    exact = torch.einsum("bto,bti->boi", g.double(), a.double()).square().sum((1, 2))
+    assert torch.allclose(OuterProducts(a, g).squared_norms(), exact, rtol=1e-3)
+
+
+def test_the_gram_form_does_not_measure_wide_vectors_short():
+    """A softmax over a million words: float32 sums lose what stands beside one large number."""
+    a, g = torch.ones(1, 2, 8), torch.full((1, 2, 1_000_000), 0.9)
+    a, g = a.repeat(1, 1, 20), torch.cat([torch.full((1, 2, 1), 4096.0), g], 2)
+    exact = 4 * 160 * g[0, 0].double().square().sum()
+    assert float(OuterProducts(a, g).squared_norms()) == pytest.approx(float(exact), rel=2.0**-11)

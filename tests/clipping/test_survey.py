@@ -55,3 +55,10 @@ def test_frozen_modules_need_no_rule(check):
     model[0].requires_grad_(False)
     capture = check(model, torch.randn(5, 3))
     assert set(capture.dense) == {"1.weight", "1.bias"}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_torch_script_is_refused():
+    compiled = torch.jit.trace(nn.Linear(3, 2), torch.randn(2, 3))
+    with pytest.raises(UnsupportedModule, match=r"module '0'.*torch\.jit"):
+        Capture(nn.Sequential(compiled), loss_reduction="mean")

@@ -34,3 +34,14 @@ def test_squares_neither_vanish_nor_overflow(size):
     assert torch.linalg.vector_norm(values[0]).double() ** 2 != pytest.approx(
         float(exact[0]), rel=1e-3, abs=0.0
     )
+
+
+@pytest.mark.parametrize("width", [4096, 4097, 100_000, 3_000_000])
+@pytest.mark.parametrize("strided", [False, True])
+def test_wide_vectors_are_not_measured_short(width: int, strided: bool) -> None:
+    """One large number, beside which float32 sums lose the squares of all that come after it."""
+    values = torch.full((width, 2), 0.9)
+    values[0] = 4096.0
+    values = values.T if strided else values.T.contiguous()
+    exact = values.double().square().sum(1)
+    assert torch.allclose(row_squares(values), exact, rtol=2.0**-11)

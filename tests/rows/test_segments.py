@@ -69,3 +69,14 @@ def test_an_example_within_the_norm_counts_whole() -> None:
     everything, owner = np.empty(0, np.bool_), np.zeros(3, np.int64)
     clipped_counts(whole, everything, np.arange(4), owner, np.ones(1, np.bool_), np.sqrt(3.0))
     assert whole.tolist() == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("size", [2.0**30, 2.0**60, 2.0**100])
+def test_readings_of_one_example_that_cancel_do_not_round_the_others(size: float) -> None:
+    """Example 1 reads the row twice, with gradients that cancel; example 0 and 2 read it once."""
+    grads = np.array([0.7, size, -size, 0.3], dtype=np.float32)
+    examples, weights = np.array([0, 1, 1, 2]), np.ones(3, np.float32)
+    out = np.zeros((1, 1))
+    one, starts = np.array([0]), np.array([0, 4])
+    add_row_sums(out, NONE, 0, one, one, starts, np.arange(4), examples, weights, (0, grads, 1, 1, NONE, ONE))
+    assert out[0, 0] == pytest.approx(1.0, rel=1e-6)

@@ -532,3 +532,33 @@ def test_buffers_that_training_passes_update_are_not_exported(resumed: bool, tmp
     with safe_open(tmp_path / "model.safetensors", "pt") as file:
         assert set(file.keys()) == set(private.module.state_dict()) - {"mean", "seen", "last"}
         assert "without the buffers mean, seen, last" in file.metadata()["privacy"]
+
+
+@pytest.mark.parametrize("part", ["module", "optimizer", "lazy"])
+def test_a_resume_that_fails_half_way_leaves_the_account_of_what_it_loaded(part: str, tmp_path: Path) -> None:
+    """Torch loads what fits before it says what does not; a loop that then starts anew has trained weights."""
+    engine, private = start("lazy", seed=None)
+    train(private, 2)
+    spent = engine.epsilon(1e-5)
+    state = engine.state_dict()
+    if part == "module":
+        state["module"]["out.weight"] = torch.zeros(1, 1)
+    elif part == "optimizer":
+        state["optimizer"]["param_groups"] = []
+    else:
+        state["lazy"] = {}
+    write_state(state, tmp_path / "broken")
+    engine, private = start("lazy", seed=None)
+    with pytest.raises((RuntimeError, ValueError, KeyError)):
+        engine.resume(tmp_path / "broken")
+    assert engine.epsilon(1e-5) == spent
+
+
+def test_export_of_parameters_that_the_run_does_not_know_is_refused(tmp_path: Path) -> None:
+    """A head that came later, trained on the examples by an optimiser of its own: no noise, no statement."""
+    engine, private = start("sgd", seed=None)
+    private.module.head = nn.Linear(1, 1)
+    train(private, 1)
+    with pytest.raises(ValueError, match=r"head.weight.*after make_private"):
+        engine.export(tmp_path / "weights", delta=1e-5)
+    assert not (tmp_path / "weights").exists()

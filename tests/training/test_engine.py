@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -496,3 +497,41 @@ def test_noise_beyond_the_lattice_is_refused_before_anything_is_paid(tmp_path: P
     with pytest.raises(ValueError, match="std: at most"):
         train(private, 1)
     assert engine.events() == []
+
+
+@pytest.mark.parametrize("selection", [sdp.DPSGD(lazy=True), sdp.DPSGD()])
+@pytest.mark.parametrize("when", ["before make_private", "in evaluation mode", "before it was frozen"])
+def test_gradients_left_from_other_passes_move_nothing(selection: sdp.DPSGD, when: str) -> None:
+    """Torch's optimisers step along every ``.grad`` that they find, with noise or without."""
+    model, loader = TwoTables(), clicks()
+    ids, label = loader.dataset[:]
+
+    def leave_gradients() -> None:
+        (1000 * bce(model(ids), label)).backward()
+
+    if when != "in evaluation mode":
+        leave_gradients()
+    frozen = when == "before it was frozen"
+    if frozen:
+        model.out.weight.requires_grad_(False)
+    _, private = make(model, data_loader=loader, selection=selection)
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    for ids, label in private.data_loader:
+        if when == "in evaluation mode":
+            model.eval()
+            leave_gradients()
+            model.train()
+        bce(private.module(ids), label).backward()
+        private.optimizer.step()
+        break
+    moved = {name: float((p.detach() - before[name]).norm()) for name, p in model.named_parameters()}
+    assert max(moved.values()) < 1, moved
+    assert not frozen or moved["out.weight"] == 0.0
+
+
+def test_a_private_optimizer_is_not_copied_and_trying_harms_no_other_run() -> None:
+    _, private = make()
+    with pytest.raises(TypeError, match="same noise"):
+        copy.deepcopy(private.optimizer)
+    _, another = make()
+    train(another, 2)

@@ -54,3 +54,11 @@ def test_what_keeps_the_objects_is_no_replacement() -> None:
     model.out.weight.data = torch.zeros(1, 6)
     model.head = nn.Linear(1, 1)
     identity.check()
+
+
+def test_added_parameters_are_named() -> None:
+    model = TwoTables()
+    identity = ParameterIdentity(model)
+    assert identity.added() == []
+    model.head = nn.Linear(1, 1)
+    assert identity.added() == ["head.weight", "head.bias"]

@@ -15,6 +15,11 @@ DOUBT = 2.0**-11
 the gradient: float32 sums are exact to about 2**-22 of the sizes, so what is kept is exact to 2**-11, the
 margin that clipping leaves."""
 
+LOST = 2.0**-40
+"""A squared norm below this share of the square of its terms' sizes is the rounding of the layers' own float32
+values: such a gradient counts as zero. So no example's terms are longer than 2**20 C after clipping, and float64
+sums of them move neither that example's measured norm nor the sums of others by more than 2**-16 C."""
+
 SUMMED_AT_ONCE = 128
 """How many examples a float32 sum may hold."""
 
@@ -48,6 +53,8 @@ class PerExampleGradient(ABC):
     """
 
     batch_size: int
+    lost: Tensor | None = None
+    """(B,), bool: which gradients count as zero (see ``LOST``), once their norms are known; None: none."""
 
     @abstractmethod
     def squared_norms(self) -> Tensor:
@@ -57,8 +64,10 @@ class PerExampleGradient(ABC):
         """``out += sum_i weights[i] * G_i``, in place; ``weights`` is (B,), ``out`` is float64.
 
         At most ``SUMMED_AT_ONCE`` examples are summed in less than float64, and none if ``weights`` are float64
-        or examples are sequences.
+        or an example's gradient is a sum of terms, which may cancel. Ask for ``squared_norms`` first.
         """
+        if self.lost is not None:
+            weights = weights.masked_fill(self.lost, 0.0)
         if weights.numpy().all():  # numpy starts no threads for so few numbers
             self._add_to(out, weights)
         else:
@@ -82,6 +91,10 @@ class PerExampleGradient(ABC):
 class Summand(PerExampleGradient):
     """What uses of one kind contribute."""
 
+    def sizes(self) -> Tensor:
+        """The sum of the norms of the terms that make up each ``G_i``: (B,), float64."""
+        return self.squared_norms().sqrt()
+
     @abstractmethod
     def merge(self, others: Sequence[Self]) -> Self:
         """The per-example sum with gradients of the same kind."""
@@ -100,14 +113,18 @@ class Sum(PerExampleGradient):
 
     def squared_norms(self) -> Tensor:
         """The parts' squared norms and all cross terms."""
-        own = [part.squared_norms() for part in self.parts]
-        squares = torch.stack(own).sum(0)
-        sizes = torch.stack(own).sqrt().sum(0).square()
+        squares = torch.stack([part.squared_norms() for part in self.parts]).sum(0)
+        sizes = torch.stack([part.sizes() for part in self.parts]).sum(0).square()
         for left, right in combinations(self.parts, 2):
             squares += 2 * left.dot(right)
-        for i in (squares < DOUBT * sizes).nonzero().flatten():
-            squares[i] = self.select(i.view(1)).instantiate().to(squares.dtype).square().sum()
-        return squares
+        doubtful = ~(squares >= DOUBT * sizes)
+        for i in doubtful.nonzero().flatten():
+            one = self.select(i.view(1))
+            made = torch.zeros(one.parts[0].instantiate().shape, dtype=torch.float64)
+            one._add_to(made[0], torch.ones(1))  # what is measured is what is summed
+            squares[i] = made.square().sum()
+        self.lost = squares < LOST * sizes
+        return squares.masked_fill_(self.lost, 0.0)
 
     def select(self, examples: Tensor) -> Sum:
         """See the base class."""
@@ -121,8 +138,10 @@ class Sum(PerExampleGradient):
         return total
 
     def _add_to(self, out: Tensor, weights: Tensor) -> None:
-        for part in self.parts:
-            part._add_to(out, weights)
+        for (
+            part
+        ) in self.parts:  # which may cancel, so that float32 sums of them would round other examples too
+            part._add_to(out, weights.double())
 
 
 def total(parts: Sequence[Summand]) -> PerExampleGradient:

@@ -56,9 +56,9 @@ class MixingProbe:
     """Runs the first batches again, to see whether an example's outputs depend on the rest of its batch.
 
     Per-example gradients exist only where they do not. Two probes, since neither sees everything. The gradient
-    of one example's output must be zero at the other examples of every layer: this needs no second form of the
-    batch, whatever is random. And a few examples by themselves must have the outputs that they have in their
-    batch: this also sees what ``detach`` hides from gradients. It is made in training mode, in evaluation mode
+    of half of the examples' outputs must be zero at the other examples of every layer: this needs no second form of
+    the batch, whatever is random. And each half by itself must have the outputs that it has in its batch: this also
+    sees what ``detach`` hides from gradients. It is made in training mode, in evaluation mode
     where training draws random numbers, and not at all where evaluation does too or the batch cannot be cut along
     dimension 0. A model whose outputs change from call to call carries state from one batch to the next, and is
     refused. The loss is not part of the model, and is not probed.
@@ -103,22 +103,24 @@ class MixingProbe:
             layers = [each for each in layers if _has_rows(each.values, examples)]
             if not roots or not layers:
                 return 0
+            some, others = _halves(examples, self._left)
             one = sum(
-                wide(root[0]).nan_to_num().square().sum() + wide(root[0]).nan_to_num().sum() for root in roots
+                wide(root[some]).nan_to_num().square().sum() + wide(root[some]).nan_to_num().sum()
+                for root in roots
             )
             try:
                 grads = torch.autograd.grad(one, [each.values for each in layers], allow_unused=True)  # type: ignore[arg-type]
             except RuntimeError:  # re-entrant checkpointing has no gradients of parts
                 return 0
         for each, grad in zip(layers, grads, strict=True):
-            if grad is not None and bool((grad[1:].isfinite() & (grad[1:] != 0)).any()):
+            if grad is not None and bool((grad[others].isfinite() & (grad[others] != 0)).any()):
                 where = "after" if each.module is not self._module else "in"
                 raise UnsupportedModule(
                     each.layer,
                     each.module,
                     "one example's output depends on others here: " + _MIXES.format(where=where),
                 )
-        return sum(grad is not None and bool(grad[0].isfinite().any()) for grad in grads)
+        return sum(grad is not None and bool(grad[some].isfinite().any()) for grad in grads)
 
     @torch.no_grad()
     def _probe_subsets(self, forward: _Forward, call: _Arguments, examples: int) -> int:
@@ -126,7 +128,7 @@ class MixingProbe:
         if whole is None or whole.has_offsets:
             return 0
         compared = 0
-        for chosen in ([0, 1], [examples - 1]) if examples > 2 else ([0], [1]):
+        for chosen in _halves(examples, self._left):
             cut = _cut(call, examples, torch.tensor(chosen))
             if cut is None:
                 return 0
@@ -252,6 +254,13 @@ class MixingProbe:
         return compared
 
 
+def _halves(examples: int, seed: int) -> tuple[list[int], list[int]]:
+    """Two random halves of the examples, the first and the last apart: few that mix can be in one half together."""
+    order = torch.randperm(examples, generator=torch.Generator().manual_seed(seed)).tolist()
+    first = {0, *order[: examples // 2]} - {examples - 1}
+    return sorted(first), [n for n in range(examples) if n not in first]
+
+
 def _has_rows(values: Tensor, examples: int) -> bool:
     return values.dim() > 0 and values.shape[0] == examples
 
@@ -315,13 +324,17 @@ def _left_as_it_was(module: nn.Module) -> Iterator[None]:
     """Give the module its buffers and modes back, and the random numbers their place."""
     buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
     modes = [(each, each.training) for each in module.modules()]
+    fast_path = torch.backends.mha.get_fastpath_enabled()
     with torch.random.fork_rng(devices=[]):
         try:
+            # In evaluation nn.TransformerEncoder packs padded examples together, which has no dimension 0.
+            torch.backends.mha.set_fastpath_enabled(False)
             yield
         finally:
             with torch.no_grad():
                 for buffer, before in buffers:
                     if not torch.equal(buffer, before):
                         buffer.copy_(before)
+            torch.backends.mha.set_fastpath_enabled(fast_path)
             for each, training in modes:
                 each.training = training

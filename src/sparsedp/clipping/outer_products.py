@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from sparsedp.clipping.gradient import CHUNK, DOUBT, SUMMED_AT_ONCE, SUMS_AT_ONCE, Summand
+from sparsedp.clipping.gradient import CHUNK, DOUBT, LOST, SUMMED_AT_ONCE, SUMS_AT_ONCE, Summand
 from sparsedp.clipping.materialised import Materialised
-from sparsedp.clipping.vectors import SAFE_NORMS, Vectors, wide
+from sparsedp.clipping.vectors import WIDEST, Vectors, row_squares, wide
 
 MOST_POSITIONS = 1 << 12
 """How many positions of sequences are summed at once, if that is fewer examples than ``SUMMED_AT_ONCE``."""
+
+_VANISHING = 2.0**-55
+"""The squares of shorter float32 vectors lose digits, or vanish."""
 
 
 class OuterProducts(Summand):
@@ -36,19 +39,33 @@ class OuterProducts(Summand):
             return self.inputs.squares * self.output_grads.squares
         length, width, height = a.shape[1], a.shape[2], g.shape[2]
         if length * (width + height) < width * height:
-            return self._in_pieces(_gram_squares, 2 * length * length)
-        if width * height <= length * (width + height):
-            # No larger than what is already held, so kept for the sum too.
-            self._made = self.instantiate()
-            return Materialised(self._made).squared_norms()
-        return self._in_pieces(_made_squares, width * height)
+            step = max(1, CHUNK // max(1, 2 * length * length))
+            pieces = [
+                _gram_squares(wide(a[start : start + step]), wide(g[start : start + step]))
+                for start in range(0, max(1, self.batch_size), step)
+            ]
+            self.lost = torch.cat([lost for _, lost in pieces])
+            return torch.cat([squares for squares, _ in pieces])
+        if self._made is None:
+            # No larger than what is already held, so kept for the sum too: what is measured is what is summed.
+            self._made = _made(wide(a), wide(g))
+        return Materialised(self._made).squared_norms()
+
+    def sizes(self) -> Tensor:
+        """See the base class."""
+        sizes = (self.inputs.squares * self.output_grads.squares).sqrt()
+        return sizes if sizes.dim() == 1 else sizes.sum(1)
 
     def select(self, examples: Tensor) -> OuterProducts:
         """See the base class."""
-        return OuterProducts(self.inputs.values[examples], self.output_grads.values[examples])
+        chosen = OuterProducts(self.inputs.values[examples], self.output_grads.values[examples])
+        chosen._made = None if self._made is None else self._made[examples]
+        return chosen
 
     def instantiate(self) -> Tensor:
         """See the base class."""
+        if self._made is not None:
+            return self._made
         return _made(wide(self.inputs.values), wide(self.output_grads.values))
 
     def merge(self, others: Sequence[OuterProducts]) -> OuterProducts:
@@ -84,15 +101,6 @@ class OuterProducts(Summand):
         rows = max(1, min(SUMMED_AT_ONCE, MOST_POSITIONS // max(length, 1))) * max(length, 1)
         _add_products(out.view(g.shape[1], a.shape[1]), g, a, weights, rows)
 
-    def _in_pieces(self, squares: Callable[[Tensor, Tensor], Tensor], numbers_per_example: int) -> Tensor:
-        a, g = self.inputs.values, self.output_grads.values
-        step = max(1, CHUNK // max(1, numbers_per_example))
-        pieces = [
-            squares(wide(a[start : start + step]), wide(g[start : start + step]))
-            for start in range(0, max(1, self.batch_size), step)
-        ]
-        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
-
 
 def _add_products(out: Tensor, g: Tensor, a: Tensor, weights: Tensor, rows: int) -> None:
     """Add ``sum_t weights[t] g_t a_t^T`` to ``out``, in float64 from sums of ``SUMS_AT_ONCE`` sums over ``rows`` terms."""
@@ -125,23 +133,35 @@ def _made_squares(a: Tensor, g: Tensor) -> Tensor:
     return Materialised(_made(a, g)).squared_norms()
 
 
-def _gram_squares(a: Tensor, g: Tensor) -> Tensor:
-    aa, gg = torch.bmm(a, a.mT), torch.bmm(g, g.mT)
+def _gram_squares(a: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    """Squared norms, and which of them are of gradients that count as zero."""
+    aa, gg = _gram(a), _gram(g)
     a_squares, g_squares = aa.diagonal(dim1=1, dim2=2).double(), gg.diagonal(dim1=1, dim2=2).double()
     sizes = (a_squares * g_squares).sqrt().sum(1).square()
     squares = (aa * gg).flatten(1).sum(1).double()
-    doubtful = (squares < DOUBT * sizes) | _unsafe(a_squares, a) | _unsafe(g_squares, g) | ~squares.isfinite()
+    unseen = (_unseen(a_squares, g_squares) + _unseen(g_squares, a_squares)).square()
+    doubtful = (squares < DOUBT * sizes) | (DOUBT**2 * squares < unseen) | ~squares.isfinite()
+    lost = torch.zeros_like(doubtful)
     found = doubtful.nonzero().flatten()
     if found.numel():
+        found = found[((a[found] != 0).any(2) & (g[found] != 0).any(2)).any(1)]  # others have no gradient
         step = max(1, CHUNK // (a.shape[2] * g.shape[2]))
         for some in torch.split(found, step):
             squares[some] = _made_squares(a[some].double(), g[some].double())
-    return squares
+            sizes = (row_squares(a[some]) * row_squares(g[some])).sqrt().sum(1).square()
+            lost[some] = squares[some] < LOST * sizes
+    return squares.masked_fill_(lost, 0.0), lost
 
 
-def _unsafe(squares: Tensor, vectors: Tensor) -> Tensor:
-    """Which examples' squared lengths float32 may have lost, though they are not all zero."""
-    unsafe = squares.sum(1) < SAFE_NORMS[0] ** 2
-    if unsafe.any():
-        unsafe[unsafe.clone()] = (vectors[unsafe] != 0).flatten(1).any(1)
-    return unsafe
+def _gram(vectors: Tensor) -> Tensor:
+    """Products of all pairs of an example's vectors; of wide ones in float64, from sums of ``WIDEST`` in float32."""
+    if vectors.shape[2] <= WIDEST:
+        return torch.bmm(vectors, vectors.mT)
+    return sum(
+        (torch.bmm(part, part.mT).double() for part in torch.split(vectors, WIDEST, 2)), torch.zeros(())
+    )
+
+
+def _unseen(squares: Tensor, others: Tensor) -> Tensor:
+    """At most how long the products with those vectors are whose squares float32 may have lost."""
+    return ((squares < _VANISHING**2) * (others.sqrt() + _VANISHING)).sum(1) * _VANISHING

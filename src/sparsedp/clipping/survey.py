@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import ParametrizationList
@@ -44,6 +45,12 @@ def _modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Every module once, without those inside a module whose rule covers them and those that only hold."""
     covered: set[nn.Module] = set()
     for name, module in root.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise UnsupportedModule(
+                name,
+                module,
+                "is compiled by torch.jit, which hides its layers; train the module it was made from",
+            )
         rule = rule_of(module)
         if rule is not None and rule.whole:
             covered.update(inner for inner in module.modules() if inner is not module)

@@ -92,16 +92,27 @@ def add_row_sums(
 
     ``survivors`` are places among the order's ``rows``. Line n of ``out`` belongs to row ``selected[n]`` of the
     table (ascending, every survivor among them), or to row n where nothing is selected. What has no weight does
-    not enter, whatever its gradient is.
+    not enter, whatever its gradient is. An example's readings of a row are added to each other first: they may
+    cancel, and must not take the other examples' digits with them.
     """
     base, scales = lines[0], lines[5]
-    total = np.empty(lines[3], np.float64)
+    total, of_pair = np.empty(lines[3], np.float64), np.empty(lines[3], np.float64)
     place = 0
     for survivor in survivors:
         total[:] = 0.0
-        for at in range(row_starts[survivor], row_starts[survivor + 1]):
-            weight = np.float64(weights[examples[position[at]]])
+        end = row_starts[survivor]
+        while end < row_starts[survivor + 1]:
+            at, example = end, examples[position[end]]
+            end += 1
+            while end < row_starts[survivor + 1] and examples[position[end]] == example:
+                end += 1
+            weight = np.float64(weights[example])
             if weight == 0.0:
+                continue
+            if end > at + 1:
+                _sum_pair(of_pair, at, end, position, lines)
+                for c in range(of_pair.size):
+                    total[c] += weight * of_pair[c]
                 continue
             reading = position[at] - base
             if scales.size:

@@ -134,18 +134,19 @@ def resume(engine: PrivacyEngine, path: Path) -> None:
 
 
 def _load(engine: PrivacyEngine, state: dict[str, Any]) -> None:
+    """The account first: an error on the way leaves part of the weights, and all that they cost."""
     run = engine.run
-    run.module.load_state_dict(state["module"])
-    run.buffers.load_state_dict(state["buffers"])
-    run.optimizer.load_state_dict(state["optimizer"])
+    engine.earlier += [Account.from_state_dict(account) for account in state["earlier"]]
+    if state["chosen"] is not None:
+        run.settle(Selection.from_state_dict(state["chosen"]))
     run.optimizer.steps_taken = state["steps_taken"]
+    run.buffers.load_state_dict(state["buffers"])
+    run.module.load_state_dict(state["module"])
+    run.optimizer.load_state_dict(state["optimizer"])
     if run.loader is not None:
         run.loader.position = state["loader_position"]
     if run.lazy is not None:
         run.lazy.load_state_dict(state["lazy"])
-    if state["chosen"] is not None:
-        run.settle(Selection.from_state_dict(state["chosen"]))
-    engine.earlier += [Account.from_state_dict(account) for account in state["earlier"]]
     if state["streams"] is not None:
         engine.source.load_state_dict(state["streams"])
         if run.loader is not None:
@@ -219,6 +220,12 @@ def export(engine: PrivacyEngine, path: Path, *, delta: float, allow_not_private
     if not statement.private and not allow_not_private:
         raise ValueError(
             f"export: this run is not private ({'; '.join(statement.notes)}); nothing was written"
+        )
+    added = engine.run.identity.added()
+    if added and not allow_not_private:
+        raise ValueError(
+            f"export: the parameters {added} came into the module after make_private, and the statement does not cover "
+            "how they were trained; nothing was written. Add them before make_private, or keep them outside the module"
         )
     engine.flush()
     changed = engine.run.buffers.changed()

@@ -13,6 +13,7 @@ class ParameterIdentity:
     """
 
     def __init__(self, module: nn.Module) -> None:
+        self._module = module
         named = dict(module.named_modules(remove_duplicate=False))
         self._parameters = [
             (f"{prefix}.{name}" if prefix else name, part, name, parameter)
@@ -33,6 +34,11 @@ class ParameterIdentity:
         for path, module, name, child in self._children:
             if module._modules.get(name) is not child:
                 self._refuse("module", path)
+
+    def added(self) -> list[str]:
+        """The names of parameters that were not there: whoever trains them, this run does not."""
+        known = {id(parameter) for *_, parameter in self._parameters}
+        return [name for name, parameter in self._module.named_parameters() if id(parameter) not in known]
 
     def _refuse(self, what: str, path: str) -> None:
         raise RuntimeError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -146,6 +146,12 @@ class PrivateOptimizer(Optimizer):
         for optimizer, state in zip(self.optimizers, states, strict=True):
             optimizer.load_state_dict(state)
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a private optimizer is not copied or pickled, a copy would draw the same noise again: keep state_dict(), or "
+            "engine.save() to resume a run"
+        )
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget gradients, and the backward passes that no ``step`` has taken up."""
         self._owner.discard_passes()
@@ -264,7 +270,13 @@ class PrivateOptimizer(Optimizer):
         )
 
     def assign(self, gradient: StepGradient) -> None:
-        """Put the private gradient where torch's optimisers look for it."""
+        """Put the private gradient where torch's optimisers look for it, and leave them no other.
+
+        A pass in evaluation mode or before ``make_private`` leaves gradients without noise, also on parameters that
+        were frozen later or that get none here.
+        """
+        for parameter in self._held:
+            parameter.grad = None
         for name, values in gradient.dense.items():
             _set_grad(self._capture.dense[name], values)
         for name, rows in gradient.tables.items():

@@ -88,7 +88,7 @@ class Run:
             owner=owner,
             lazy=self.lazy,
         )
-        self._identity = ParameterIdentity(module)
+        self.identity = ParameterIdentity(module)
         self.buffers = BufferWatch(module)
         if self.lazy is not None:
             self.lazy.attach()
@@ -162,7 +162,7 @@ class Run:
             raise RuntimeError(
                 "step() without a batch of private.data_loader: iterate over it, and step once a batch"
             )
-        self._identity.check()
+        self.identity.check()
         if self.lazy is not None:
             self.lazy.check()
         return self._rule
