@@ -15,7 +15,7 @@ from support.runs import python, settings
 
 from sparsedp.accounting import Ledger
 from sparsedp.report.figures import averaged
-from sparsedp.runs import RunFolder, trainer
+from sparsedp.runs import RunFolder, training
 from sparsedp.runs.sweep import RESULTS, Sweep, run_name, sweep
 
 TIMES = ("seconds", "examples_per_second")
@@ -61,13 +61,13 @@ def test_finished_runs_are_not_run_again_and_new_ones_are(
 ) -> None:
     first = sweep(plan(noise_ratio=[1.0]), tmp_path)
     started: list[float] = []
-    train = trainer.train
+    train = training.train
 
     def counted(config: Any, path: Any) -> Any:
         started.append(config.noise_ratio)
         return train(config, path)
 
-    monkeypatch.setattr(trainer, "train", counted)
+    monkeypatch.setattr(training, "train", counted)
     seen: list[tuple[int, int]] = []
     again = sweep(plan(noise_ratio=[1.0, 2.0]), tmp_path, on_progress=lambda *progress: seen.append(progress))
     assert started == [2.0]
@@ -82,7 +82,7 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(
     """With a checkpoint after each step nothing is lost; else the lost step stays paid for, within epsilon."""
     asked = Sweep(settings(checkpoint_every=checkpoint_every), [{"noise_ratio": [1.0, 2.0]}])
     whole = sweep(asked, tmp_path / "whole")
-    step, taken = trainer.train_step, [0]
+    step, taken = training.train_step, [0]
 
     def breaking(*arguments: Any) -> None:
         taken[0] += 1
@@ -91,7 +91,7 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(
         step(*arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(trainer, "train_step", breaking)
+        patched.setattr(training, "train_step", breaking)
         with pytest.raises(KeyboardInterrupt):
             sweep(asked, tmp_path / "broken")
     assert not (tmp_path / "broken" / RESULTS).exists()

@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 from sparsedp.accounting import BudgetExceeded, GaussianDpEvent, Ledger
 from sparsedp.cli.app import app
 from sparsedp.data import ClickData
-from sparsedp.runs import RunConfig, RunFolder, resume, train, trainer
+from sparsedp.runs import RunConfig, RunFolder, resume, train, training
 from sparsedp.runs.evaluation import Evaluation, evaluate
 from sparsedp.runs.run_stats import RunStats
 from sparsedp.runs.trainer import PlainTrainer, PrivateTrainer
@@ -225,7 +225,7 @@ def test_a_failure_at_the_very_end_loses_nothing(tmp_path: Path, monkeypatch: py
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(trainer, "write_weights", full)
+        patched.setattr(training, "write_weights", full)
         with pytest.raises(OSError, match="No space left"):
             train(asked, tmp_path / "broken")
     resume(tmp_path / "broken")
@@ -271,7 +271,7 @@ def test_the_end_of_a_run_is_evaluated_once(tmp_path: Path, monkeypatch: pytest.
         evaluated.append(len(data))
         return evaluate(model, data)
 
-    monkeypatch.setattr(trainer, "evaluate", count)
+    monkeypatch.setattr(training, "evaluate", count)
     train(config(evaluate_every=2), tmp_path / "run")
     assert len(evaluated) == 2  # after steps 2 and 4
 
