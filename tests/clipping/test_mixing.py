@@ -44,14 +44,20 @@ MIXING = {
     "rolled": lambda h: h + 0.5 * h.roll(1, 0),
     "sorted": lambda h: h.sort(0).values,
     "a little": lambda h: h + 0.05 * h.sum(0),
+    "those before it, hidden from gradients": lambda h: h + h.detach().cumsum(0),
+    "those after it, hidden from gradients": lambda h: h + h.detach().flip(0).cumsum(0).flip(0),
+    "overflows where one is large": lambda h: h * torch.where(h.detach().abs().amax() < 1e3, 1.0, torch.inf),
 }
 
 
 @pytest.mark.parametrize("name", MIXING)
 def test_a_model_that_mixes_examples_is_refused(name: str) -> None:
     torch.manual_seed(0)
+    batch = torch.randn(5, 3)
+    if "large" in name:
+        batch[3] *= 1e6
     with pytest.raises(UnsupportedModule, match="examples"):
-        passes(Between(MIXING[name]), torch.randn(5, 3))
+        passes(Between(MIXING[name]), batch)
 
 
 def test_gradients_show_what_random_numbers_hide() -> None:
@@ -176,3 +182,40 @@ def test_mixing_is_seen_beside_rounding(name: str) -> None:
             nn.Sequential(Between(MIXING[name]), nn.Unflatten(0, (-1, 1)), Cancelling(torch.float32)),
             torch.randn(5, 3),
         )
+
+
+def test_mixing_is_seen_where_the_last_bits_decide_which_layers_are_called() -> None:
+    """How far rounding moves such a model's outputs cannot be told: nothing is taken for rounding."""
+
+    class Chooses(Between):
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.first(x)
+            exact = nn.functional.linear(x, self.first.weight.detach(), self.first.bias.detach())
+            h = h - h.mean(0).detach()
+            if torch.equal(h, exact - exact.mean(0)):
+                h = h + 0.0 * self.last(h)
+            return self.last(h).squeeze(1)
+
+    torch.manual_seed(0)
+    with pytest.raises(UnsupportedModule, match="gives another output"):
+        passes(Chooses(None), torch.randn(5, 3))
+
+
+def test_mixing_is_seen_in_small_outputs_beside_the_rounding_of_large_ones() -> None:
+    """Every output is held to its own size and its own rounding."""
+
+    class Beside(Between):
+        def __init__(self, size: float) -> None:
+            super().__init__(MIXING["batch mean, hidden from gradients"])
+            self.large, self.last = nn.Linear(3, 4), nn.Linear(4, 1, bias=False)
+            self.size = size
+
+        def forward(self, x: Tensor) -> Tensor:
+            unused = self.large(self.size * x)
+            return (self.last(self.middle(1e-6 * self.first(x))) + 0.0 * unused[:, :1]).squeeze(1)
+
+    torch.manual_seed(0)
+    batch = torch.randn(5, 3)
+    for size in (1.0, 1e9):
+        with pytest.raises(UnsupportedModule, match="gives another output"):
+            passes(Beside(size), batch)
