@@ -54,7 +54,7 @@ MIXING = {
 def test_a_model_that_mixes_examples_is_refused(name: str) -> None:
     torch.manual_seed(0)
     batch = torch.randn(5, 3)
-    if "large" in name:
+    if name.startswith("overflows"):
         batch[3] *= 1e6
     with pytest.raises(UnsupportedModule, match="examples"):
         passes(Between(MIXING[name]), batch)
@@ -184,21 +184,27 @@ def test_mixing_is_seen_beside_rounding(name: str) -> None:
         )
 
 
-def test_mixing_is_seen_where_the_last_bits_decide_which_layers_are_called() -> None:
+@pytest.mark.parametrize("becomes", ["another layer", "not finite", "another shape"])
+def test_mixing_is_seen_where_the_last_bits_decide_what_comes_out(becomes: str) -> None:
     """How far rounding moves such a model's outputs cannot be told: nothing is taken for rounding."""
 
-    class Chooses(Between):
+    class Decides(Between):
         def forward(self, x: Tensor) -> Tensor:
             h = self.first(x)
             exact = nn.functional.linear(x, self.first.weight.detach(), self.first.bias.detach())
-            h = h - h.mean(0).detach()
-            if torch.equal(h, exact - exact.mean(0)):
-                h = h + 0.0 * self.last(h)
-            return self.last(h).squeeze(1)
+            mixed = h - h.mean(0).detach()
+            if not torch.equal(h, exact):
+                if becomes == "another layer":
+                    mixed = mixed + 0.0 * self.last(mixed)
+                elif becomes == "not finite":
+                    mixed = mixed * torch.nan
+                else:
+                    mixed = torch.cat([mixed, mixed])
+            return self.last(mixed).squeeze(1)
 
     torch.manual_seed(0)
     with pytest.raises(UnsupportedModule, match="gives another output"):
-        passes(Chooses(None), torch.randn(5, 3))
+        passes(Decides(None), torch.randn(5, 3))
 
 
 def test_mixing_is_seen_in_small_outputs_beside_the_rounding_of_large_ones() -> None:
