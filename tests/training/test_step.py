@@ -344,7 +344,9 @@ def signs(kind: str, examples: int, generator: torch.Generator) -> Tensor:
     return ones
 
 
-def clipped_sums(inputs: Tensor, grads: Tensor, row_grads: Tensor, batch_size: int) -> tuple[np.ndarray, Tensor]:
+def clipped_sums(
+    inputs: Tensor, grads: Tensor, row_grads: Tensor, batch_size: int
+) -> tuple[np.ndarray, Tensor]:
     """A step's sums of a matrix, its bias and a row that every example reads; and the examples' weights."""
     examples = len(inputs)
     space = RowSpace(selectable=(), always_on=(TableShape("table", 4, row_grads.shape[1]),))
