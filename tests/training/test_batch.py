@@ -9,10 +9,12 @@ from scipy import stats
 from support.batches import one_table, scores_of
 
 import sparsedp as sdp
+from sparsedp.clipping import Captured
 from sparsedp.clipping.gradient import float32_sums_move
-from sparsedp.rows import RowSpace
+from sparsedp.clipping.materialised import Materialised
+from sparsedp.rows import Occurrences, RowSpace
 from sparsedp.selection import Selected
-from sparsedp.training.batch import CLIP_SLACK, clip_share, most_in_float32
+from sparsedp.training.batch import CLIP_SLACK, LogicalBatch, clip_share, most_in_float32
 from sparsedp.training.step import StepSums
 
 BATCHES = [0.3, 1.0, 17.5, 128.0, 256.0, 1000.0, 2047.9, 2048.0, 2048.5, 4096.0, 1e6]
@@ -48,3 +50,21 @@ def test_the_score_of_one_long_example_stays_below_the_bound(length: float, batc
     scores = scores_of(rule, torch.tensor([[2]]), torch.tensor([[[length, 0.0, 0.0]]]))
     assert scores[2] == pytest.approx(clip_share(batch) / batch, rel=1e-6)
     assert scores[2] < 1.0 / batch
+
+
+def test_every_pass_has_the_scale_of_its_own_mean() -> None:
+    """A pass over 2 examples and one over 1, of mean losses: norms, weights and sums are of the true gradients."""
+    space = one_table(6, dim=1)
+    passes = []
+    for scale, grads in ((2.0, [1.5, 2.0]), (1.0, [4.0])):
+        values = torch.tensor(grads).unsqueeze(1) / scale
+        read = Occurrences(torch.zeros(len(grads), dtype=torch.int64), torch.arange(len(grads)), values)
+        passes.append(Captured(len(grads), scale, {"bias": Materialised(values)}, {"table": read}, {}))
+    batch = LogicalBatch(passes, space)
+    assert batch.scales.tolist() == [2.0, 2.0, 1.0]
+    assert batch.squared_norms(batch.touched) == pytest.approx([2 * 1.5**2, 2 * 2.0**2, 2 * 4.0**2])
+    weights = batch.clip_weights(batch.squared_norms(batch.touched), 100.0)
+    out = torch.zeros(1).double()
+    batch.accumulate_dense("bias", out, weights)
+    [(_, _, sums)] = batch.row_sums(batch.touched, weights)
+    assert (float(out), float(sums[0, 0])) == (7.5, 7.5)

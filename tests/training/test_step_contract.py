@@ -143,6 +143,24 @@ def test_parameters_outside_the_module_are_refused() -> None:
         make(model, torch.optim.SGD([*model.parameters(), *other.parameters()], lr=0.1))
 
 
+@pytest.mark.parametrize("way", ["one more", "another"])
+def test_parameters_that_the_optimiser_is_given_later_are_refused(way: str) -> None:
+    """They would be trained on gradients without noise."""
+    model, other = Net(), nn.Linear(2, 2)
+    raw = torch.optim.SGD(model.parameters(), lr=0.1)
+    private = make(model, raw)
+    if way == "one more":
+        raw.add_param_group({"params": other.parameters()})
+    else:
+        raw.param_groups[0]["params"][0] = other.weight
+    before = other.weight.detach().clone()
+    (x,) = next(iter(private.data_loader))
+    (loss_of(private.module(x)) + other(torch.ones(1, 2)).sum()).backward()
+    with pytest.raises(RuntimeError, match="parameters changed after make_private"):
+        private.optimizer.step()
+    assert torch.equal(other.weight, before)
+
+
 def test_the_optimiser_that_was_wrapped_takes_no_steps_of_its_own() -> None:
     """In evaluation mode backward leaves raw gradients on the parameters."""
     model = Net()
