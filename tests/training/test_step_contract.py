@@ -101,6 +101,22 @@ def test_two_batches_in_one_step() -> None:
         assert largest_move(setting(batches=[[0, 1, 2], [3, 4, 0]], poisson=poisson), both) <= 1
 
 
+def test_a_step_that_was_refused_ends_its_batch() -> None:
+    """There is no second try with the same batch; the next one goes on."""
+    private = make(Net(), poisson=False)
+    batches = iter(private.data_loader)
+    next(batches)
+    with pytest.raises(RuntimeError, match="without a backward pass"):
+        private.optimizer.step()
+    with pytest.raises(RuntimeError, match="without a new batch"):
+        private.optimizer.step()
+    assert private.optimizer.steps_taken == 0
+    (x,) = next(batches)
+    loss_of(private.module(x)).backward()
+    private.optimizer.step()
+    assert private.optimizer.steps_taken == 1
+
+
 def test_a_batch_changed_in_place_between_backward_and_step() -> None:
     """Loops that copy every batch into one buffer."""
     buffer = torch.zeros(4, 3)
