@@ -53,6 +53,19 @@ def test_micro_batches_are_passes_of_their_own(reference, agree, reduction):
     assert capture.take() == []
 
 
+@pytest.mark.parametrize("examples", [3, 41, 1493, 8193])
+def test_a_mean_is_undone_to_the_last_bit(examples):
+    """Else one more example would scale the gradients of all others, by the rounding of 1 / n to float32."""
+    model = nn.Linear(1, 1, bias=False)
+    capture = Capture(model, loss_reduction="mean")
+    model(torch.ones(examples, 1)).mean().backward()
+    [captured] = capture.take()
+    found = captured.scale * captured.dense["weight"].instantiate().double()
+    assert float((found - 1.0).abs().max()) < 2.0**-50
+    rounded = float(torch.tensor(1.0) / examples)
+    assert abs(examples * rounded - 1.0) > 2.0**-30, "the rounding of 1 / n must show"
+
+
 def test_an_empty_batch():
     model = Clicks()
     capture = Capture(model, loss_reduction="sum")

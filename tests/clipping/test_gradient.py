@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sparsedp.clipping.gradient import PerExampleGradient, Sum, total
+from sparsedp.clipping.gradient import PerExampleGradient, Sum, float32_sums_move, total
 from sparsedp.clipping.materialised import Materialised
 from sparsedp.clipping.outer_products import OuterProducts
 from sparsedp.clipping.scattered_rows import ScatteredRows
@@ -146,3 +146,13 @@ def test_kinds_that_cancel_neither_round_other_examples_nor_pass_the_clip(size):
 
     assert (sums(0, 101) - sums(0, 100)).norm() <= 1 + 1e-6
     assert (sums(100, 101)).norm() <= 1 + 1e-6
+
+
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_the_bound_on_float32_sums_is_that_of_the_deepest_tree_of_additions(blocks):
+    """Sums of 128 numbers one after the other, 16 of them one after the other: each addition is off by 2^-24 of C
+    for each number that it holds, and so in each of two batches that differ in an example."""
+    examples = blocks * 16 * 128
+    additions = sum((128 - n % 128) + (16 - n // 128 % 16) for n in range(examples))
+    assert float32_sums_move(examples) == pytest.approx(2 * additions * 2.0**-24, rel=1e-12)
+    assert float32_sums_move(0) == 0.0

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 import torch
 
 from sparsedp.clipping.materialised import Materialised
@@ -31,3 +32,10 @@ def test_one_number_per_example():
     out = torch.zeros(())
     gradient.accumulate(out, torch.tensor([1.0, 0.5]))
     assert out.item() == 1.0
+
+
+def test_products_are_not_rounded_to_float32():
+    weights, values = torch.tensor([1 / 3, 1 / 7]), torch.tensor([[1.1], [-1.3]])
+    out = torch.zeros(1).double()
+    Materialised(values).accumulate(out, weights)
+    assert float(out) == pytest.approx(float((weights.double() * values[:, 0].double()).sum()), rel=1e-14)

@@ -44,14 +44,20 @@ MIXING = {
     "rolled": lambda h: h + 0.5 * h.roll(1, 0),
     "sorted": lambda h: h.sort(0).values,
     "a little": lambda h: h + 0.05 * h.sum(0),
+    "those before it, hidden from gradients": lambda h: h + h.detach().cumsum(0),
+    "those after it, hidden from gradients": lambda h: h + h.detach().flip(0).cumsum(0).flip(0),
+    "overflows where one is large": lambda h: h * torch.where(h.detach().abs().amax() < 1e3, 1.0, torch.inf),
 }
 
 
 @pytest.mark.parametrize("name", MIXING)
 def test_a_model_that_mixes_examples_is_refused(name: str) -> None:
     torch.manual_seed(0)
+    batch = torch.randn(5, 3)
+    if name.startswith("overflows"):
+        batch[3] *= 1e6
     with pytest.raises(UnsupportedModule, match="examples"):
-        passes(Between(MIXING[name]), torch.randn(5, 3))
+        passes(Between(MIXING[name]), batch)
 
 
 @pytest.mark.parametrize("hidden", [False, True])
@@ -208,3 +214,46 @@ def test_a_transformer_encoder_with_padding_and_dropout_passes() -> None:
     torch.manual_seed(0)
     passes(PaddedEncoder(), torch.randn(5, 4, 8))
     assert torch.backends.mha.get_fastpath_enabled()
+
+
+@pytest.mark.parametrize("becomes", ["another layer", "not finite", "another shape"])
+def test_mixing_is_seen_where_the_last_bits_decide_what_comes_out(becomes: str) -> None:
+    """How far rounding moves such a model's outputs cannot be told: nothing is taken for rounding."""
+
+    class Decides(Between):
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.first(x)
+            exact = nn.functional.linear(x, self.first.weight.detach(), self.first.bias.detach())
+            mixed = h - h.mean(0).detach()
+            if not torch.equal(h, exact):
+                if becomes == "another layer":
+                    mixed = mixed + 0.0 * self.last(mixed)
+                elif becomes == "not finite":
+                    mixed = mixed * torch.nan
+                else:
+                    mixed = torch.cat([mixed, mixed])
+            return self.last(mixed).squeeze(1)
+
+    torch.manual_seed(0)
+    with pytest.raises(UnsupportedModule, match="gives another output"):
+        passes(Decides(None), torch.randn(5, 3))
+
+
+def test_mixing_is_seen_in_small_outputs_beside_the_rounding_of_large_ones() -> None:
+    """Every output is held to its own size and its own rounding."""
+
+    class Beside(Between):
+        def __init__(self, size: float) -> None:
+            super().__init__(MIXING["batch mean, hidden from gradients"])
+            self.large, self.last = nn.Linear(3, 4), nn.Linear(4, 1, bias=False)
+            self.size = size
+
+        def forward(self, x: Tensor) -> Tensor:
+            unused = self.large(self.size * x)
+            return (self.last(self.middle(1e-6 * self.first(x))) + 0.0 * unused[:, :1]).squeeze(1)
+
+    torch.manual_seed(0)
+    batch = torch.randn(5, 3)
+    for size in (1.0, 1e9):
+        with pytest.raises(UnsupportedModule, match="gives another output"):
+            passes(Beside(size), batch)

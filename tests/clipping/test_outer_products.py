@@ -72,6 +72,39 @@ def test_at_most_128_examples_are_summed_in_float32(monkeypatch):
     assert asked == [(torch.float32, 128), (torch.float64, 128), (torch.float64, 5 * 128)]
 
 
+def test_at_most_16_such_sums_are_added_in_float32(monkeypatch):
+    """The rest is float64: no sum that is handed on holds more than 16 times 128 examples."""
+    summed = []
+    own = outer_products._sum_of_sums
+
+    def noted(g, a, weights, rows):
+        summed.append((g.shape[0], a.shape[0], weights.shape[0], rows))
+        return own(g, a, weights, rows)
+
+    monkeypatch.setattr(outer_products, "_sum_of_sums", noted)
+    out = torch.zeros(2, 3).double()
+    OuterProducts(torch.ones(5000, 3), torch.ones(5000, 2)).accumulate(out, torch.full((5000,), 0.5))
+    assert summed == [(2048, 2048, 2048, 128), (2048, 2048, 2048, 128), (904, 904, 904, 128)]
+    assert out.tolist() == [[2500.0] * 3] * 2
+
+
+@pytest.mark.parametrize(("width", "height"), [(3, 5), (5, 3)])
+def test_a_float32_product_holds_at_most_so_many_rows(monkeypatch, width, height):
+    multiplied = []
+    own = torch.mm
+
+    def noted(left, right, **options):
+        multiplied.append((left.shape[1], right.shape[0], left.dtype))
+        return own(left, right, **options)
+
+    monkeypatch.setattr(torch, "mm", noted)
+    a, g = torch.arange(300.0 * width).view(300, width), torch.arange(300.0 * height).view(300, height)
+    weights = torch.arange(300.0).unsqueeze(1) / 4
+    total = outer_products._sum_of_sums(g / 64, a / 64, weights, 128)
+    assert multiplied == [(rows, rows, torch.float32) for rows in (128, 128, 44)]
+    assert torch.allclose(total.double(), (g / 64 * weights).double().T @ (a / 64).double())
+
+
 def test_half_precision_is_summed_in_the_precision_of_the_result():
     a, g = torch.randn(64, 8, dtype=torch.bfloat16), torch.randn(64, 8, dtype=torch.bfloat16)
     out = torch.zeros(8, 8)

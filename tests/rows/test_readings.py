@@ -106,6 +106,27 @@ def test_counts_norms_and_sums(batch: tuple[int, dict[str, Occurrences]], norm: 
             np.testing.assert_allclose(total, np.asarray(due)[: table.dim], rtol=1e-4, atol=1e-5)
 
 
+@settings(max_examples=100, deadline=None)
+@given(batches(), st.integers(0, 2**18 - 1))
+def test_norms_over_single_coordinates(batch: tuple[int, dict[str, Occurrences]], bits: int) -> None:
+    """An example may read several rows of a table, each with coordinates of its own that count."""
+    size, tables = batch
+    mask = np.array([float(bits >> n & 1) for n in range(18)], dtype=np.float32).reshape(6, 3)
+    rows = np.flatnonzero(mask.any(1))
+    squares = np.zeros(size)
+    for (row, example), gradient in row_gradients(tables).items():
+        squares[example] += np.sum(mask[row] * gradient**2) if row < 6 else 0.0
+    found = Readings(SPACE, tables, size).masked_squared_norms(0, rows, mask[rows])
+    np.testing.assert_allclose(found, squares, rtol=1e-4, atol=1e-6)
+
+
+def test_a_norm_over_single_coordinates_is_that_of_all_rows() -> None:
+    tables = {"a": Occurrences(torch.tensor([1, 2, 4]), torch.tensor([0, 0, 0]), torch.ones(3, 3))}
+    mask = np.array([[1, 0, 0], [1, 1, 0]], dtype=np.float32)
+    found = Readings(SPACE, tables, 1).masked_squared_norms(0, np.array([1, 4]), mask)
+    assert found.tolist() == [3.0]
+
+
 def test_examples_that_are_not_finite_do_not_count() -> None:
     tables = {"a": Occurrences(torch.tensor([1, 1]), torch.tensor([0, 1]), torch.ones(2, 3))}
     counts = Readings(SPACE, tables, 2).contributions(1.0, np.array([True, False]))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 
 from sparsedp.accounting import GaussianDpEvent, PoissonSampledDpEvent
+from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE, ZERO_OUT
 from sparsedp.training.account import Account, released, together
 
 STEP = PoissonSampledDpEvent(float(np.nextafter(0.1, 1.0)), GaussianDpEvent(1 / 3))
@@ -25,6 +27,16 @@ def test_several_runs_are_one_account_with_all_their_faults() -> None:
     assert whole.faults == ("seeded",)
     assert whole.notes == ("a note",)
     assert not whole.final_model_only
+
+
+def test_the_order_of_runs_hides_no_fault_and_no_adjacency() -> None:
+    fixed = replace(PRIVATE, adjacency=ZERO_OUT)
+    for accounts in ([PRIVATE, SEEDED, fixed], [fixed, PRIVATE, SEEDED], [SEEDED, fixed, PRIVATE]):
+        whole = together(accounts)
+        assert whole.faults == ("seeded",)
+        assert whole.notes == ("a note",)
+        assert whole.adjacency == ZERO_OUT
+    assert together([PRIVATE, SEEDED]).adjacency == ADD_OR_REMOVE_ONE
 
 
 def test_what_was_released_is_the_most_that_any_run_showed() -> None:

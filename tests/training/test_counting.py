@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 from support.models import MultiHot, TwoTables
-from torch.utils.data import DataLoader, TensorDataset
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, RandomSampler, Sampler, TensorDataset, WeightedRandomSampler
 
 from sparsedp.clipping import Capture
 from sparsedp.core.tables import TableShape
@@ -63,4 +64,36 @@ def test_no_examples_count_nothing() -> None:
     capture = Capture(model, loss_reduction="mean")
     space = RowSpace(selectable=(TableShape("large", 300, 5),))
     assert count_rows(model, capture, [], 1.0, space)["large"].ids.size == 0
+    capture.detach()
+
+
+@pytest.mark.parametrize(
+    "sampler", [RandomSampler(range(8), replacement=True), WeightedRandomSampler([1.0] * 8, 8)]
+)
+def test_a_loader_that_may_hold_an_example_twice_is_refused(sampler: Sampler[int]) -> None:
+    """It would count twice."""
+    model = TwoTables()
+    capture = Capture(model, loss_reduction="mean")
+    data = TensorDataset(torch.zeros(8, 2, dtype=torch.int64), torch.zeros(8))
+    with pytest.raises(ValueError, match="replacement"):
+        count_rows(model, capture, DataLoader(data, batch_size=4, sampler=sampler), 1.0, WORDS)
+    capture.detach()
+
+
+def test_positions_in_the_place_of_examples_are_refused() -> None:
+    """Each position of an example would count as an example of its own, clipped by itself."""
+
+    class Flat(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = nn.Embedding(40, 4)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            return self.words(ids.flatten()).sum(1)
+
+    model = Flat()
+    capture = Capture(model, loss_reduction="mean")
+    space = RowSpace(selectable=(TableShape("words", 40, 4),))
+    with pytest.raises(ValueError, match="dimension 0"):
+        count_rows(model, capture, [(torch.arange(12).view(3, 4), torch.zeros(3))], 1.0, space)
     capture.detach()

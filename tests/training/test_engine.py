@@ -333,6 +333,8 @@ def test_a_target_epsilon_counts_what_the_engine_has_spent() -> None:
             max_grad_norm=1.0,
         )
         train(private, 10)
+        with pytest.raises(BudgetExceeded, match="would pass the budget"):
+            train(private, 10)
 
     engine, private = make()
     train(private, 5)

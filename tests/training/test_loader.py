@@ -12,7 +12,7 @@ from scipy import stats
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, WeightedRandomSampler
 
 from sparsedp.randomness import NoiseSource
-from sparsedp.training.loader import PoissonLoader, check_loader
+from sparsedp.training.loader import FixedLoader, PoissonLoader, check_loader, steps_in
 
 
 class Receiver:
@@ -134,6 +134,39 @@ def test_sampling_does_not_pass_over_the_data() -> None:
     assert 1500 < len(batch) < 2600
     assert peak < 2e6
     assert made.steps_per_epoch == 21973
+
+
+def test_an_older_iterator_is_refused() -> None:
+    """It would hand out the samples of the newer one once more."""
+    made = loader(100, 0.05)
+    older = iter(made)
+    next(older)
+    newer = iter(made)
+    next(newer)
+    with pytest.raises(RuntimeError, match="newer iterator"):
+        next(older)
+    next(newer)
+
+
+@pytest.mark.parametrize("twice", [[[0, 1, 2], [3, 4, 3]], [[5, 5]]])
+def test_an_example_twice_in_a_fixed_batch_is_refused(twice: list[list[int]]) -> None:
+    """It would move the step by 2 C. In two batches it may be."""
+    data, owner = TensorDataset(torch.arange(6)), Receiver()
+
+    def fixed(batches: list[list[int]]) -> FixedLoader:
+        return FixedLoader(DataLoader(data, batch_sampler=batches), owner, lambda: None)
+
+    with pytest.raises(ValueError, match="twice in one batch"):
+        list(fixed(twice))
+    owner.pieces.clear()
+    found = [ids.tolist() for (ids,) in fixed([[0, 1, 2], [2, 4]])]
+    assert found == [[0, 1, 2], [2, 4]]
+    assert owner.pieces == [(3, True, True), (2, True, True)]
+
+
+@pytest.mark.parametrize(("epochs", "steps"), [(0.1, 1), (1, 3), (1.5, 5), (2, 6), (2.01, 7)])
+def test_a_part_of_a_pass_takes_every_step_that_is_begun(epochs: float, steps: int) -> None:
+    assert steps_in(epochs, 3) == steps
 
 
 class Endless(IterableDataset):  # type: ignore[type-arg]

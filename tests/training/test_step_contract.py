@@ -101,6 +101,22 @@ def test_two_batches_in_one_step() -> None:
         assert largest_move(setting(batches=[[0, 1, 2], [3, 4, 0]], poisson=poisson), both) <= 1
 
 
+def test_a_step_that_was_refused_ends_its_batch() -> None:
+    """There is no second try with the same batch; the next one goes on."""
+    private = make(Net(), poisson=False)
+    batches = iter(private.data_loader)
+    next(batches)
+    with pytest.raises(RuntimeError, match="without a backward pass"):
+        private.optimizer.step()
+    with pytest.raises(RuntimeError, match="without a new batch"):
+        private.optimizer.step()
+    assert private.optimizer.steps_taken == 0
+    (x,) = next(batches)
+    loss_of(private.module(x)).backward()
+    private.optimizer.step()
+    assert private.optimizer.steps_taken == 1
+
+
 def test_a_batch_changed_in_place_between_backward_and_step() -> None:
     """Loops that copy every batch into one buffer."""
     buffer = torch.zeros(4, 3)
@@ -141,6 +157,24 @@ def test_parameters_outside_the_module_are_refused() -> None:
     model, other = Net(), nn.Linear(2, 2)
     with pytest.raises(ValueError, match="not of the module"):
         make(model, torch.optim.SGD([*model.parameters(), *other.parameters()], lr=0.1))
+
+
+@pytest.mark.parametrize("way", ["one more", "another"])
+def test_parameters_that_the_optimiser_is_given_later_are_refused(way: str) -> None:
+    """They would be trained on gradients without noise."""
+    model, other = Net(), nn.Linear(2, 2)
+    raw = torch.optim.SGD(model.parameters(), lr=0.1)
+    private = make(model, raw)
+    if way == "one more":
+        raw.add_param_group({"params": other.parameters()})
+    else:
+        raw.param_groups[0]["params"][0] = other.weight
+    before = other.weight.detach().clone()
+    (x,) = next(iter(private.data_loader))
+    (loss_of(private.module(x)) + other(torch.ones(1, 2)).sum()).backward()
+    with pytest.raises(RuntimeError, match="parameters changed after make_private"):
+        private.optimizer.step()
+    assert torch.equal(other.weight, before)
 
 
 def test_the_optimiser_that_was_wrapped_takes_no_steps_of_its_own() -> None:

@@ -145,15 +145,16 @@ class MixingProbe:
         """How far rounding alone may move each output: seen by moving the last bits of what each layer gives.
 
         An output that is small because large numbers cancel is mostly rounding, which differs with the size of
-        the batch and from one processor to another.
+        the batch and from one processor to another. Not at all where the two cannot be compared: their layers or
+        shapes differ, or only one of them is finite.
         """
         moved = self._trace(forward, call, move_last_bits=True)
         if len(moved.outputs) != len(whole.outputs):
             return [0.0] * len(whole.outputs)
-        return [
-            _ROUNDING_MARGIN * _difference(one.values, two.values)
-            for one, two in zip(whole.outputs, moved.outputs, strict=True)
+        differences = [
+            _difference(one.values, two.values) for one, two in zip(whole.outputs, moved.outputs, strict=True)
         ]
+        return [_ROUNDING_MARGIN * each if math.isfinite(each) else 0.0 for each in differences]
 
     def _repeatable_trace(self, forward: _Forward, call: _Arguments) -> _Trace | None:
         """The outputs in a mode in which nothing is random; the mode is left on for the calls that follow."""
