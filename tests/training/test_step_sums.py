@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import sparsedp as sdp
+from sparsedp.core.tables import TableShape
 from sparsedp.randomness import NoiseSource
-from sparsedp.rows import RowSpace, TableShape
+from sparsedp.rows import RowSpace
 from sparsedp.selection import Rule, Selected
 from sparsedp.training.step import StepSums, _Noise
 

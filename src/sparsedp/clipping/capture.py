@@ -97,20 +97,6 @@ class Capture:
         for stand_in in self._stand_ins:
             stand_in.attach()
 
-    def begin_batch(self) -> None:
-        """From now on ``calls`` and ``forwards`` are counted anew."""
-        self._recorder.calls = self._recorder.forwards = 0
-
-    @property
-    def calls(self) -> int:
-        """How many calls of layers were recorded since the batch began."""
-        return self._recorder.calls
-
-    @property
-    def forwards(self) -> int:
-        """How many forward passes of the whole model were recorded since then."""
-        return self._recorder.forwards
-
     def begin_piece(self, piece: int, examples: int | None) -> None:
         """From now on forward passes are those of this piece of a batch; its ``examples`` are checked if known."""
         self._recorder.piece, self._recorder.examples = piece, examples

@@ -29,10 +29,6 @@ class Recorder:
         """Which piece of which batch is in hand: forward passes belong to it."""
         self.examples: int | None = None
         """How many examples that piece has, where known."""
-        self.calls = 0
-        """Recorded calls of layers since the batch in hand began."""
-        self.forwards = 0
-        """Recorded forward passes of the whole model since then."""
         self._root = root
         self._passes: dict[int, list[RecordedCall]] = {}
 

@@ -129,7 +129,6 @@ class Entrance(StandIn):
             recorder.arguments = None
 
     def _probed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> UnsupportedModule | None:
-        self._recorder.forwards += 1
         try:
             with self._recorder.paused():
                 self._probe(self.own, args, kwargs, self._recorder.batch_size())
@@ -162,7 +161,6 @@ class Call:
     def __init__(self, watch: Watch, kept: Any, wanted: Wanted) -> None:
         self.watch = watch
         self.wanted = wanted
-        watch.recorder.calls += 1
         self.piece = watch.recorder.piece
         """The piece of a batch that was in hand during the forward pass."""
         if isinstance(kept, Tensor) and kept.requires_grad:

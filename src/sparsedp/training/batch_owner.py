@@ -32,8 +32,6 @@ class BatchOwner:
         self._numbers = 0
         self._open: dict[int, tuple[int | None, Any]] = {}
         self._whole = False
-        self._size: int | None = 0
-        self._passed_over = False
         self.batch = 0
         """The number of the batch in hand; 0 before the first."""
         self.in_hand = False
@@ -43,13 +41,12 @@ class BatchOwner:
 
     def begin_epoch(self) -> None:
         """A new iterator begins: a batch that is still in hand is given up."""
-        self._passed_over = False
         self._capture.discard()
         self._give_up()
 
     def end_epoch(self) -> None:
         """The iterator is at its end: the last batch must have had its step."""
-        self._pass_over()
+        self._check_stepped()
         self._give_up()
 
     def hand_out(
@@ -63,12 +60,10 @@ class BatchOwner:
     ) -> None:
         """The loader gives out a piece of ``examples`` (None: unknown); ``batch`` are all pieces, if at hand."""
         if first:
-            self._pass_over()
+            self._check_stepped()
             self._give_up()
-            self._capture.begin_batch()
             self.batch += 1
-            self.in_hand, self._size = True, 0
-        self._size = None if self._size is None or examples is None else self._size + examples
+            self.in_hand = True
         self._numbers += 1
         self._open[self._numbers] = (examples, contents)
         self._whole = last
@@ -106,16 +101,15 @@ class BatchOwner:
     def _give_up(self) -> None:
         self.in_hand, self._whole, self._open, self.contents = False, False, {}, ()
 
-    def _pass_over(self) -> None:
-        """A new batch comes while another is in hand: that one may be left out, but not because of its data."""
-        self._passed_over = self.in_hand
-        if self.in_hand and (self._capture.calls or self._size == 0):
+    def _check_stepped(self) -> None:
+        """Refuse a new batch while another is in hand: that one would be left out, perhaps because of its data."""
+        if self.in_hand:
             self._capture.discard()
             self._give_up()
             raise RuntimeError(
-                "a batch of private.data_loader had no step(): call step() once for every batch that the model was run "
-                "on, and for every empty one, before the next is read. Whether a step is taken must not depend on the "
-                "data; for larger batches raise expected_batch_size and set physical_batch_size"
+                "a batch of private.data_loader had no step(): use every batch, also an empty one, and call step() "
+                "before the next is read. Whether a step is taken must not depend on the data; for larger batches "
+                "raise expected_batch_size and set physical_batch_size"
             )
 
     def _check_in_hand(self) -> None:
@@ -123,10 +117,4 @@ class BatchOwner:
             self._capture.discard()
             raise RuntimeError(
                 "step() without a new batch of private.data_loader: each batch pays for one step only"
-            )
-        if self._passed_over and self._capture.forwards > 1:
-            self._capture.discard()
-            raise RuntimeError(
-                "step() after several forward passes where a batch of private.data_loader was read and not used: they "
-                "may be of two batches. Use each batch before reading the next one"
             )
