@@ -22,7 +22,7 @@ from sparsedp.convex.mean.sparse_mean import private_sparse_mean
 from sparsedp.convex.sgd.sparse_projection import SparseVector, project_noisy
 from sparsedp.convex.theory.hard_instances import hardest_design
 from sparsedp.convex.theory.rates import mean_lower, mean_upper
-from sparsedp.mechanisms.histogram import Floats
+from sparsedp.core.arrays import F64
 from sparsedp.randomness import NoiseSource, Stream
 
 EPSILON, DELTA, BETA = 1.0, 1e-6, 0.05
@@ -229,7 +229,7 @@ def _block_rows(n: int, d: int, s: int, k: int) -> sparse.csr_array:
     )
 
 
-def _error_of_ratio(above: Floats, below: Floats) -> float:
+def _error_of_ratio(above: F64, below: F64) -> float:
     """The standard error of a ratio of two means; over the same runs, what they share cancels."""
     ratio = above.mean() / below.mean()
     if above.size == below.size:
@@ -238,7 +238,7 @@ def _error_of_ratio(above: Floats, below: Floats) -> float:
     return math.sqrt(float(variances)) / float(below.mean())
 
 
-def _square(x: Floats) -> float:
+def _square(x: F64) -> float:
     return float(x @ x)
 
 

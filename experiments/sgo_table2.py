@@ -28,7 +28,7 @@ from sparsedp.convex.sgd.partitioned_erm import PartitionedERM
 from sparsedp.convex.sgd.protocol import LinearModelLoss
 from sparsedp.convex.sgd.step_sizes import stationary_step_size
 from sparsedp.convex.theory.rates import erm_upper, sco_upper, stationarity_upper
-from sparsedp.mechanisms.histogram import Floats, Ints
+from sparsedp.core.arrays import F64, I64
 from sparsedp.randomness import NoiseSource
 
 EPSILON, DELTA, BETA = 1.0, 1e-6, 0.05
@@ -69,13 +69,13 @@ def run(out: Path, quick: bool = False) -> dict[str, Any]:
 class Blocks:
     """A risk that is a sum over blocks: `weights[k] * shape(margins of block k)`, the rest of d untouched."""
 
-    weights: Floats
+    weights: F64
     s: int
     d: int
-    shape: Callable[[Floats], tuple[Floats, Floats, Floats]]
+    shape: Callable[[F64], tuple[F64, F64, F64]]
     per_coordinate: bool = False
 
-    def value_and_gradient(self, x: Floats) -> tuple[float, Floats]:
+    def value_and_gradient(self, x: F64) -> tuple[float, F64]:
         """F and its gradient."""
         value, slopes, _ = self.shape(self._margins(x))
         gradient = np.zeros(self.d)
@@ -83,18 +83,18 @@ class Blocks:
         weights = self.weights[:, None] / math.sqrt(self.s) if self.per_coordinate else self.weights[:, None]
         return float((weights * value).sum()), gradient
 
-    def hessian(self, x: Floats) -> Callable[[Floats], Floats]:
+    def hessian(self, x: F64) -> Callable[[F64], F64]:
         """Products with the Hessian."""
         _, _, bends = self.shape(self._margins(x))
 
-        def product(v: Floats) -> Floats:
+        def product(v: F64) -> F64:
             out = np.zeros(self.d)
             out[: self._size] = self._spread(bends * self._margins(v))
             return out
 
         return product
 
-    def gradient_norm(self, x: Floats) -> float:
+    def gradient_norm(self, x: F64) -> float:
         """The norm of the gradient."""
         return float(np.linalg.norm(self.value_and_gradient(x)[1]))
 
@@ -102,20 +102,20 @@ class Blocks:
     def _size(self) -> int:
         return self.weights.size * self.s
 
-    def _margins(self, x: Floats) -> Floats:
+    def _margins(self, x: F64) -> F64:
         blocks = x[: self._size].reshape(-1, self.s)
         return blocks if self.per_coordinate else blocks.sum(axis=1, keepdims=True) / math.sqrt(self.s)
 
-    def _spread(self, slopes: Floats) -> Floats:
+    def _spread(self, slopes: F64) -> F64:
         return np.broadcast_to(
             self.weights[:, None] * slopes / math.sqrt(self.s), (self.weights.size, self.s)
         ).ravel()
 
 
-def well(width: float) -> Callable[[Floats], tuple[Floats, Floats, Floats]]:
+def well(width: float) -> Callable[[F64], tuple[F64, F64, F64]]:
     """|m| with its corner rounded over `width`: value, slope, bend."""
 
-    def shape(m: Floats) -> tuple[Floats, Floats, Floats]:
+    def shape(m: F64) -> tuple[F64, F64, F64]:
         inside = np.abs(m) < width
         value = np.where(inside, m**2 / (2 * width), np.abs(m) - width / 2)
         return value, np.clip(m / width, -1.0, 1.0), inside / width
@@ -123,10 +123,10 @@ def well(width: float) -> Callable[[Floats], tuple[Floats, Floats, Floats]]:
     return shape
 
 
-def ramp(end: float, width: float) -> Callable[[Floats], tuple[Floats, Floats, Floats]]:
+def ramp(end: float, width: float) -> Callable[[F64], tuple[F64, F64, F64]]:
     """Falls with slope 1 until `end`, rounded over the last `width`; flat beyond."""
 
-    def shape(m: Floats) -> tuple[Floats, Floats, Floats]:
+    def shape(m: F64) -> tuple[F64, F64, F64]:
         lack = np.maximum(end - m, 0.0)
         value = np.where(lack < width, lack**2 / (2 * width), lack - width / 2)
         return value, -np.minimum(lack / width, 1.0), ((lack > 0.0) & (lack < width)) / width
@@ -139,11 +139,11 @@ class Hill:
 
     smoothness = 4.0 / (3.0 * math.sqrt(3.0))
 
-    def value(self, margins: Floats, targets: Floats) -> Floats:
+    def value(self, margins: F64, targets: F64) -> F64:
         """One an example."""
         return 1.0 - np.tanh(margins[:, 0])
 
-    def slopes(self, margins: Floats, targets: Floats) -> Floats:
+    def slopes(self, margins: F64, targets: F64) -> F64:
         """Minus sech squared."""
         return -(np.cosh(np.clip(margins, -300.0, 300.0)) ** -2.0)
 
@@ -166,11 +166,11 @@ class Watched:
         """As the loss."""
         return self.loss.dimension
 
-    def value(self, x: Floats, rows: Ints) -> Floats:
+    def value(self, x: F64, rows: I64) -> F64:
         """As the loss."""
         return self.loss.value(x, rows)
 
-    def gradient_rows(self, x: Floats, rows: Ints) -> sparse.csr_array:
+    def gradient_rows(self, x: F64, rows: I64) -> sparse.csr_array:
         """As the loss, and a note."""
         self.squares.append(self.judge.gradient_norm(x) ** 2)
         return self.loss.gradient_rows(x, rows)
@@ -386,7 +386,7 @@ class _Study:
         return Blocks(np.full(k, 1.0 / k), s, d, _hill).gradient_norm(found.x)
 
 
-def _hill(m: Floats) -> tuple[Floats, Floats, Floats]:
+def _hill(m: F64) -> tuple[F64, F64, F64]:
     slopes = Hill().slopes(m, m)
     return 1.0 - np.tanh(m), slopes, -2.0 * slopes * np.tanh(m)
 

@@ -13,20 +13,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from scipy.stats import norm as normal
 from torch import Tensor, nn
 
 import sparsedp as sdp
 from sparsedp.accounting import analytic_gaussian_epsilon, split_sigma
 from sparsedp.audit import EANA, AuditResult, audit
+from sparsedp.core.arrays import F32, I64
 from sparsedp.randomness import NoiseSource, Stream
 from sparsedp.rows.readings import Target
 from sparsedp.training import step as step_module
-from sparsedp.training.batch import LogicalBatch, Weights
+from sparsedp.training.batch import LogicalBatch
 from sparsedp.training.step import PrivateStep, StepGradient
 
-Ints = NDArray[np.int64]
 Targets = Mapping[int, Target]
 SIGMA, RATIO, THRESHOLD, DELTA, RUNS, ROWS = 1.0, 1.0, 1.0, 0.02, 3000, 30
 
@@ -129,10 +128,10 @@ def test_the_step_keeps_its_claim(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_clipping_tables_and_dense_layers_separately_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     plain_dense, plain_rows = LogicalBatch.accumulate_dense, LogicalBatch.accumulate_rows
 
-    def dense_alone(self: LogicalBatch, name: str, out: Tensor, weights: Weights) -> None:
+    def dense_alone(self: LogicalBatch, name: str, out: Tensor, weights: F32) -> None:
         plain_dense(self, name, out, self.clip_weights(self.dense_squared_norms, 1.0))
 
-    def rows_alone(self: LogicalBatch, survivors: Ints, weights: Weights, targets: Targets) -> None:
+    def rows_alone(self: LogicalBatch, survivors: I64, weights: F32, targets: Targets) -> None:
         squares = self.squared_norms(survivors) - self.dense_squared_norms
         plain_rows(self, survivors, self.clip_weights(squares, 1.0), targets)
 

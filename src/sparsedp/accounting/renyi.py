@@ -8,10 +8,11 @@ import numpy as np
 from dp_accounting.rdp import RdpAccountant
 
 from sparsedp.accounting.events import DpEvent, Events, RepeatAndSelectDpEvent, ZCDpEvent
-from sparsedp.accounting.pld.pairs import LARGEST_LOSS, Array, Atoms, NoPrivacy
+from sparsedp.accounting.pld.pairs import LARGEST_LOSS, Atoms, NoPrivacy
+from sparsedp.core.arrays import F64
 from sparsedp.core.validation import MOST_RELEASES, check_finite, check_number
 
-_ORDERS: Array = 1 + np.logspace(-1.5, 5, 260)
+_ORDERS: F64 = 1 + np.logspace(-1.5, 5, 260)
 _POINTS = 4000
 _LARGEST_SHAPE = 1e6
 _LEAST_LOG_DELTA = -700.0
@@ -54,7 +55,7 @@ def renyi_epsilon(events: Events, delta: float) -> float:
     return max(float(np.min(epsilons, initial=math.inf, where=np.isfinite(epsilons))), 0.0)
 
 
-def _divergences(events: Events, orders: Array) -> Array:
+def _divergences(events: Events, orders: F64) -> F64:
     accountant = RdpAccountant(orders=orders)
     try:
         with np.errstate(all="ignore"):
@@ -81,12 +82,12 @@ def renyi_pair(events: Events) -> Atoms:
     return _pair_below(_ORDERS[finite], divergences[finite])
 
 
-def _log_delta(losses: Array, orders: Array, divergences: Array) -> Array:
+def _log_delta(losses: F64, orders: F64, divergences: F64) -> F64:
     exponents = (orders - 1) * (divergences - losses[:, None] + np.log1p(-1 / orders)) - np.log(orders)
     return np.asarray(np.minimum(exponents.min(axis=1), 0.0), dtype=np.float64)
 
 
-def _pair_below(orders: Array, divergences: Array) -> Atoms:
+def _pair_below(orders: F64, divergences: F64) -> Atoms:
     highest = 1e-12
     while highest < 1e12 and _log_delta(np.array([highest]), orders, divergences)[0] > _LEAST_LOG_DELTA:
         highest *= 2
@@ -118,7 +119,7 @@ def _pair_below(orders: Array, divergences: Array) -> Atoms:
     )
 
 
-def _masses(losses: Array, delta: Array) -> Array:
+def _masses(losses: F64, delta: F64) -> F64:
     """The P-masses at the corners of a curve piecewise linear in e^loss: e^loss times the change of slope."""
     fall, gap = -np.diff(delta), np.diff(losses)
     p = np.zeros(len(losses))

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
+from sparsedp.core.arrays import F64
 from sparsedp.core.validation import check_positive
-from sparsedp.mechanisms.histogram import Floats
 
 # Norms of up to 2^27 entries in float64 are off by less than 2^-26, so a row shortened to (1 - 2^-26) of the
 # bound never passes it.
@@ -19,7 +19,7 @@ _EXACT_BITS = 52
 SMALLEST_BOUND = 1e-150
 """The smallest norm to clip to; the largest is its reciprocal."""
 
-Rows = Floats | sparse.csr_array
+Rows = F64 | sparse.csr_array
 
 
 def check_rows(name: str, rows: ArrayLike | sparse.sparray | sparse.spmatrix) -> sparse.csr_array:
@@ -83,7 +83,7 @@ def keep_rows(rows: Rows, kept: NDArray[np.bool_]) -> Rows:
     return sparse.csr_array((data, rows.indices, rows.indptr), shape=rows.shape)
 
 
-def row_norms(rows: Rows, order: int) -> Floats:
+def row_norms(rows: Rows, order: int) -> F64:
     """The l1 (``order`` 1) or l2 (``order`` 2) norm of every finite row; infinite where it overflows."""
     unit = _row_units(rows)
     with np.errstate(over="ignore"):
@@ -98,7 +98,7 @@ def _without_duplicates(matrix: sparse.csr_array) -> sparse.csr_array:
     return matrix
 
 
-def _row_units(rows: Rows) -> Floats:
+def _row_units(rows: Rows) -> F64:
     """The largest magnitude of every row, 1 for a row of zeros."""
     if isinstance(rows, np.ndarray):
         largest = np.abs(rows).max(axis=1)
@@ -108,7 +108,7 @@ def _row_units(rows: Rows) -> Floats:
     return np.where(largest > 0.0, largest, 1.0)
 
 
-def _relative_norms(rows: Rows, unit: Floats, order: int) -> Floats:
+def _relative_norms(rows: Rows, unit: F64, order: int) -> F64:
     """Norms in units of each row's largest entry: its square can neither overflow nor vanish."""
     if isinstance(rows, np.ndarray):
         return np.asarray((np.abs(rows / unit[:, None]) ** order).sum(axis=1) ** (1.0 / order))
@@ -143,7 +143,7 @@ def clip_rows(rows: Rows, *, l2: float, l1: float = math.inf) -> Rows:
     return sparse.csr_array((rows.data * factors, rows.indices, rows.indptr), shape=rows.shape)
 
 
-def exact_mean(rows: sparse.csr_array, *, l2: float) -> Floats:
+def exact_mean(rows: sparse.csr_array, *, l2: float) -> F64:
     """The mean of rows of norm at most ``l2``, summed without rounding.
 
     Guarantee: replacing one row moves the sum by exactly the difference of two vectors of norm at most
@@ -157,7 +157,7 @@ def exact_mean(rows: sparse.csr_array, *, l2: float) -> Floats:
     return np.asarray(np.bincount(rows.indices, weights=cut, minlength=d) / n, dtype=np.float64)
 
 
-def cut_for_sums(values: Floats, largest: float) -> Floats:
+def cut_for_sums(values: F64, largest: float) -> F64:
     """The values cut towards zero so that sums of them which stay within ``largest`` are exact in any order."""
     grid = math.ldexp(1.0, math.ceil(math.log2(largest)) - _EXACT_BITS)
     return np.asarray(np.trunc(values / grid) * grid)

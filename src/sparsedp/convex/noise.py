@@ -11,9 +11,9 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from sparsedp.accounting import analytic_gaussian_sigma
+from sparsedp.core.arrays import F64
 from sparsedp.core.validation import check_epsilon
 from sparsedp.mechanisms import gaussian, laplace
-from sparsedp.mechanisms.histogram import Floats
 from sparsedp.randomness import Stream
 
 _CHUNK = 2**18
@@ -27,7 +27,7 @@ class Noise(Protocol):
         """The parameter of the law: a standard deviation, or the scale of a Laplace."""
         ...
 
-    def add(self, values: Floats, stream: Stream) -> Floats:
+    def add(self, values: F64, stream: Stream) -> F64:
         """The values with noise, on a public grid."""
         ...
 
@@ -44,7 +44,7 @@ class Noise(Protocol):
         """Of the noise on one coordinate."""
         ...
 
-    def passing(self, magnitudes: Floats, thresholds: Floats) -> Floats:
+    def passing(self, magnitudes: F64, thresholds: F64) -> F64:
         """How many magnitudes count as passing each (sorted) threshold, in ``threshold_risk``."""
         ...
 
@@ -56,11 +56,11 @@ class Noise(Protocol):
         """E max(|noise| - threshold, 0)."""
         ...
 
-    def square_excess(self, thresholds: Floats) -> Floats:
+    def square_excess(self, thresholds: F64) -> F64:
         """E max(|noise| - threshold, 0)^2, the risk of soft thresholding where there is nothing but noise."""
         ...
 
-    def risk_allowance(self, d: int, thresholds: Floats, chance: float) -> Floats:
+    def risk_allowance(self, d: int, thresholds: F64, chance: float) -> F64:
         """By how much chance may better the estimated risk of a threshold where there is nothing but noise.
 
         Bernstein's bound at probability ``chance`` on the sum of d times ``max(noise^2 - t^2, 0)``, less its mean.
@@ -84,7 +84,7 @@ class GaussianNoise:
         """The standard deviation."""
         return self.std
 
-    def add(self, values: Floats, stream: Stream) -> Floats:
+    def add(self, values: F64, stream: Stream) -> F64:
         """The Gaussian mechanism, a chunk at a time so that no more than a chunk is held twice."""
         return _in_chunks(values, lambda chunk: gaussian(chunk, std=self.std, stream=stream))
 
@@ -101,7 +101,7 @@ class GaussianNoise:
         """The square of the standard deviation."""
         return self.std**2
 
-    def passing(self, magnitudes: Floats, thresholds: Floats) -> Floats:
+    def passing(self, magnitudes: F64, thresholds: F64) -> F64:
         """Those that do: with y = x + noise, ``E noise g(y) = std^2 E g'(y)`` (Stein)."""
         return np.asarray(magnitudes.size - below(magnitudes, thresholds, [])[0])
 
@@ -114,12 +114,12 @@ class GaussianNoise:
         a = threshold / self.std
         return 2 * self.std * (math.exp(-a * a / 2) / math.sqrt(2 * math.pi) - a * float(ndtr(-a)))
 
-    def square_excess(self, thresholds: Floats) -> Floats:
+    def square_excess(self, thresholds: F64) -> F64:
         """2 ((1 + a^2) Q(a) - a phi(a)), likewise."""
         a, density, tail = self._tails(thresholds)
         return np.asarray(2 * self.variance * np.maximum((1 + a**2) * tail - a * density, 0.0))
 
-    def risk_allowance(self, d: int, thresholds: Floats, chance: float) -> Floats:
+    def risk_allowance(self, d: int, thresholds: F64, chance: float) -> F64:
         """The terms, less 2 std^2 where they are not zero, have moments in phi and Q; their tails are 2 std^2 Exp."""
         a, density, tail = self._tails(thresholds)
         level = a**2 + 2
@@ -128,7 +128,7 @@ class GaussianNoise:
         spread = fourths - 2 * level * squares + 2 * level**2 * tail - mean**2
         return np.asarray(self.variance * _bernstein(d * np.maximum(spread, 0.0), 2.0, chance))
 
-    def _tails(self, thresholds: Floats) -> tuple[Floats, Floats, Floats]:
+    def _tails(self, thresholds: F64) -> tuple[F64, F64, F64]:
         a = thresholds / self.std
         return a, np.exp(-(a**2) / 2) / math.sqrt(2 * math.pi), ndtr(-a)
 
@@ -144,7 +144,7 @@ class LaplaceNoise:
         """The least noise that makes a release of this l1 sensitivity epsilon-DP."""
         return cls(l1_sensitivity / check_epsilon(epsilon))
 
-    def add(self, values: Floats, stream: Stream) -> Floats:
+    def add(self, values: F64, stream: Stream) -> F64:
         """The Laplace mechanism, a chunk at a time."""
         return _in_chunks(values, lambda chunk: laplace(chunk, scale=self.scale, stream=stream))
 
@@ -162,7 +162,7 @@ class LaplaceNoise:
         """Twice the square of the scale."""
         return 2 * self.scale**2
 
-    def passing(self, magnitudes: Floats, thresholds: Floats) -> Floats:
+    def passing(self, magnitudes: F64, thresholds: F64) -> F64:
         """Each with the probability that it would with fresh noise on top.
 
         Proof: with y = x + noise and p the density, the Fourier transforms of p and of u p(u) give
@@ -183,11 +183,11 @@ class LaplaceNoise:
         """b e^(-t/b)."""
         return self.scale * math.exp(-threshold / self.scale)
 
-    def square_excess(self, thresholds: Floats) -> Floats:
+    def square_excess(self, thresholds: F64) -> F64:
         """2 b^2 e^(-t/b)."""
         return np.asarray(2 * self.scale**2 * np.exp(-thresholds / self.scale))
 
-    def risk_allowance(self, d: int, thresholds: Floats, chance: float) -> Floats:
+    def risk_allowance(self, d: int, thresholds: F64, chance: float) -> F64:
         """The terms are (t + b Exp)^2 - t^2 with probability e^(-t/b); their tails are 2 t b Exp."""
         a = thresholds / self.scale
         tail = np.exp(-a)
@@ -195,19 +195,19 @@ class LaplaceNoise:
         return np.asarray(self.scale**2 * _bernstein(d * spread, 2 * np.maximum(a, 1.0), chance))
 
 
-def _bernstein(variance: Floats, tail: Floats | float, chance: float) -> Floats:
+def _bernstein(variance: F64, tail: F64 | float, chance: float) -> F64:
     certainty = math.log(1 / chance)
     return np.asarray(np.sqrt(2 * certainty * variance) + certainty * tail)
 
 
-def _in_chunks(values: Floats, add: Callable[[Floats], Floats]) -> Floats:
+def _in_chunks(values: F64, add: Callable[[F64], F64]) -> F64:
     noisy = np.empty_like(values)
     for start in range(0, values.size, _CHUNK):
         noisy[start : start + _CHUNK] = add(values[start : start + _CHUNK])
     return noisy
 
 
-def below(magnitudes: Floats, thresholds: Floats, weights: list[Floats]) -> list[Floats]:
+def below(magnitudes: F64, thresholds: F64, weights: list[F64]) -> list[F64]:
     """For each sorted threshold: how many magnitudes lie within it, and the sum of each weight over those."""
     cell = np.searchsorted(thresholds, magnitudes, side="left")
     sums = [np.bincount(cell, weights=w, minlength=thresholds.size + 1) for w in [None, *weights]]

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sparsedp.core.arrays import I64
+
 if TYPE_CHECKING:
     import torch
-
-Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class MultiHot:
     values: NDArray[np.int32]
     offsets: NDArray[np.int64]
 
-    def take(self, rows: Rows) -> MultiHot:
+    def take(self, rows: I64) -> MultiHot:
         """Return a copy of the chosen rows, in their order."""
         starts = self.offsets[rows]
         lengths = self.offsets[rows + 1] - starts
@@ -43,7 +43,7 @@ class Batch:
     def __len__(self) -> int:
         return len(self.label)
 
-    def take(self, rows: Rows) -> Batch:
+    def take(self, rows: I64) -> Batch:
         """Return a copy of the chosen rows, in their order."""
         return Batch(
             self.numeric[rows],

@@ -21,11 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, ndtri
 
+from sparsedp.core.arrays import F64, I64, U64
 from sparsedp.data.criteo import INTEGERS, VOCABULARY_SIZES
-from sparsedp.data.hashing import GAMMA, Hashes, check_rows, mix
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from sparsedp.data.hashing import GAMMA, check_rows, mix
 
 PAIRS = 4
 LATENT = 2
@@ -38,10 +36,10 @@ class Logged:
     """Rows as they would be logged: counts where `present`, ids (0: missing), and the day."""
 
     label: NDArray[np.float32]
-    counts: Ints
+    counts: I64
     present: NDArray[np.bool_]
     ids: NDArray[np.int32]
-    day: Ints
+    day: I64
 
 
 @dataclass(frozen=True)
@@ -90,7 +88,7 @@ class ClickProcess:
         label = (draw.uniform("label", 0) < expit(logit)).astype(np.float32)
         return Logged(label, counts, present, ids.astype(np.int32), day)
 
-    def _counts(self, draw: _Draws) -> tuple[Ints, NDArray[np.bool_], Floats]:
+    def _counts(self, draw: _Draws) -> tuple[I64, NDArray[np.bool_], F64]:
         """Return skewed counts from -2 on, which of them are present, and their effect on the logit."""
         counts, present, effect = [], [], np.zeros(len(draw))
         for number in range(len(INTEGERS)):
@@ -100,7 +98,7 @@ class ClickProcess:
             effect += np.where(present[-1], normal, 0.0) * (0.1 if number % 2 else -0.1)
         return np.stack(counts, axis=1), np.stack(present, axis=1), effect * self.main
 
-    def _ids(self, draw: _Draws, day: Ints, feature: int) -> Ints:
+    def _ids(self, draw: _Draws, day: I64, feature: int) -> I64:
         """Return ids of Zipf popularity; the value at a rank is replaced about every 1 / turnover days."""
         values = self.vocabulary_sizes[feature] - 1
         power = 1.0 - self.zipf
@@ -126,19 +124,19 @@ class ClickProcess:
             )
         return strides
 
-    def _weight(self, feature: int, ids: Ints) -> Floats:
+    def _weight(self, feature: int, ids: I64) -> F64:
         """Return how much a value matters: the popular ones most, a missing one not at all."""
         values, step = self.vocabulary_sizes[feature] - 1, self._strides[feature][0]
         rank = (ids - 1) * pow(step, -1, values) % values if values > 1 else 0.0
         return np.where(ids == 0, 0.0, 1.0 / np.sqrt(1.0 + rank / REACH))
 
-    def _main_effects(self, ids: Ints, weights: list[Floats]) -> Floats:
+    def _main_effects(self, ids: I64, weights: list[F64]) -> F64:
         total = np.zeros(len(ids))
         for feature, weight in enumerate(weights):
             total += weight * _signed(self._hash("main", feature, ids[:, feature]), 0)
         return total * self.main / math.sqrt(len(weights))
 
-    def _interactions(self, ids: Ints, day: Ints, weights: list[Floats]) -> Floats:
+    def _interactions(self, ids: I64, day: I64, weights: list[F64]) -> F64:
         """Add the dot products of the latent vectors of feature j and feature j + half, for a few j."""
         half = len(weights) // 2
         pairs = [(feature, feature + half) for feature in range(min(PAIRS, half))]
@@ -148,13 +146,13 @@ class ClickProcess:
             total += weights[left] * weights[right] * sum(a * b for a, b in zip(here, there, strict=True))
         return total * self.interaction / math.sqrt(len(pairs) * LATENT)
 
-    def _latent(self, feature: int, ids: Ints, day: Ints) -> list[Floats]:
+    def _latent(self, feature: int, ids: I64, day: I64) -> list[F64]:
         """Return the coordinates of the latent vectors, turned by the day's angle."""
         hashes = self._hash("latent", feature, ids[:, feature])
         cos, sin = np.cos(self.rotation * day), np.sin(self.rotation * day)
         return [cos * _signed(hashes, part) + sin * _signed(hashes, part + LATENT) for part in range(LATENT)]
 
-    def _hash(self, what: str, feature: int, value: Ints) -> Hashes:
+    def _hash(self, what: str, feature: int, value: I64) -> U64:
         return mix(mix(value.astype(np.uint64) * GAMMA) ^ _key(self.seed, what, feature))
 
 
@@ -162,19 +160,19 @@ class ClickProcess:
 class _Draws:
     """Independent uniform numbers for rows: functions of the row, the seed and a name."""
 
-    rows: Hashes
+    rows: U64
     seed: int
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def uniform(self, what: str, number: int) -> Floats:
+    def uniform(self, what: str, number: int) -> F64:
         """Return a number in (0, 1) for every row."""
         bits = (mix(self.rows ^ _key(self.seed, what, number)) >> np.uint64(12)).astype(np.float64)
         return (bits + 0.5) * 2.0**-52
 
 
-def _key(seed: int, what: str, number: int) -> Hashes:
+def _key(seed: int, what: str, number: int) -> U64:
     name = int.from_bytes(what.encode().ljust(8, b"\0"), "little")
     folded = mix(np.array([seed % 2**64], np.uint64))
     for word in (name, number):
@@ -182,7 +180,7 @@ def _key(seed: int, what: str, number: int) -> Hashes:
     return folded
 
 
-def _signed(hashes: Hashes, part: int) -> Floats:
+def _signed(hashes: U64, part: int) -> F64:
     """Return a number of mean 0 and variance 1 from the `part`-th 16 bits of every hash."""
     bits = (hashes >> np.uint64(16 * part) & np.uint64(0xFFFF)).astype(np.float64)
     return (bits - 32767.5) * (math.sqrt(3.0) / 32768.0)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sparsedp.data.batch import Batch, Rows
+from sparsedp.core.arrays import I64
+from sparsedp.data.batch import Batch
 from sparsedp.data.hashing import mix
 from sparsedp.data.row_sets import AllBut, RowList, RowRange, RowSet, within
 from sparsedp.data.row_store import open_rows
@@ -66,7 +67,7 @@ class ClickData:
         """Return the examples at some rows, in that order, as arrays."""
         return self._examples.take(self._checked(rows))
 
-    def _checked(self, rows: ArrayLike) -> Rows:
+    def _checked(self, rows: ArrayLike) -> I64:
         """Return where in the memory some rows are."""
         wanted = np.asarray(rows, np.int64)
         if wanted.ndim != 1:
@@ -79,7 +80,7 @@ class ClickData:
         (numeric, ids, *bags), label = self.take([row]).tensors()
         return (numeric[0], ids[0], *bags), label[0]
 
-    def __getitems__(self, rows: Sequence[int] | Rows) -> tuple[tuple[Any, ...], torch.Tensor]:
+    def __getitems__(self, rows: Sequence[int] | I64) -> tuple[tuple[Any, ...], torch.Tensor]:
         # Models do not look at the time: to leave it out is a page of the disk less an example.
         return dataclasses.replace(self._examples, time=None).take(self._checked(rows)).tensors()
 
@@ -142,7 +143,7 @@ class ClickData:
     def periods(self, length: int, *, start: int | None = None) -> list[Period]:
         """Cut the rows into periods of `length` time units from `start` (default: the earliest time).
 
-        Rows before `start` belong to none; periods without rows are left out. The periods hold disjoint rows.
+        I64 before `start` belong to none; periods without rows are left out. The periods hold disjoint rows.
         """
         if length < 1:
             raise ValueError(f"length must be at least 1, got {length}")
@@ -172,7 +173,7 @@ class ClickData:
             return values[self._rows.start : self._rows.stop]
         return np.concatenate([values[self._rows.at(numbers)] for _, numbers in self._strides()])
 
-    def _strides(self) -> Iterator[tuple[int, Rows]]:
+    def _strides(self) -> Iterator[tuple[int, I64]]:
         for begin in range(0, max(1, len(self)), STRIDE):
             yield begin, np.arange(begin, min(begin + STRIDE, len(self)))
 

@@ -9,20 +9,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from sparsedp.core.arrays import I64
 from sparsedp.data.parts import write_whole
 from sparsedp.data.schema import Place
 
-Ints = NDArray[np.int64]
-Histogram = tuple[Ints, Ints]
+Histogram = tuple[I64, I64]
 """Distinct ids in ascending order, and their counts."""
 
 RUN_ENTRIES = 2**24
 _STATE = "state.json"
 
 
-def histogram(ids: Ints, weights: Ints | None = None) -> Histogram:
+def histogram(ids: I64, weights: I64 | None = None) -> Histogram:
     """Return the distinct ids and how often each occurs (or the sum of its weights)."""
     order = np.argsort(ids, kind="stable")
     ids = ids[order]
@@ -38,8 +37,8 @@ class Range:
 
     low: int
     high: int
-    ids: Ints
-    counts: Ints
+    ids: I64
+    counts: I64
 
 
 class ValueCounts:
@@ -79,7 +78,7 @@ class ValueCounts:
             together = np.concatenate([np.asarray(piece) for piece in pieces], axis=1)
             yield Range(low, high, *histogram(together[0], together[1]))
 
-    def _bounds(self, runs: list[Ints]) -> list[int]:
+    def _bounds(self, runs: list[I64]) -> list[int]:
         """Cut the ids so that no range holds many more entries than fit, by every 1024th of each run."""
         looked = np.sort(np.concatenate([run[0, ::1024] for run in runs]))
         pieces = -(-1024 * len(looked) // self._entries)

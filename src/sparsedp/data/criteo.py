@@ -14,9 +14,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from sparsedp.core.arrays import U64
 from sparsedp.data.blocks import BLOCK_BYTES, Block, read_text
 from sparsedp.data.examples import NUMERIC_RULE, Examples, Malformed, log_transform
-from sparsedp.data.hashing import Hashes, first_words, hash_of_length, mix
+from sparsedp.data.hashing import first_words, hash_of_length, mix
 from sparsedp.data.lines import Separated
 from sparsedp.data.rules import IdRule
 from sparsedp.data.schema import Feature, Place, Schema, Source
@@ -152,7 +153,7 @@ class Criteo:
         self,
         block: Block,
         frame: pl.DataFrame,
-        hashes: list[Hashes],
+        hashes: list[U64],
         numbers: NDArray[np.int64],
         malformed: list[Malformed],
     ) -> Examples:
@@ -186,13 +187,13 @@ def _parse(text: bytes, numbers: type[pl.DataType], *, ignore_errors: bool = Fal
     )
 
 
-def _hash_hex(values: pl.Series) -> tuple[Hashes, NDArray[np.bool_]]:
+def _hash_hex(values: pl.Series) -> tuple[U64, NDArray[np.bool_]]:
     """Hash a column of 8 hex digits (in either case), and say which values are that or empty."""
     chunks = [_hash_hex_words(lengths, word) for lengths, word in first_words(values)]
     return np.concatenate([hashes for hashes, _ in chunks]), np.concatenate([right for _, right in chunks])
 
 
-def _hash_hex_words(lengths: NDArray[np.uint32], word: Hashes) -> tuple[Hashes, NDArray[np.bool_]]:
+def _hash_hex_words(lengths: NDArray[np.uint32], word: U64) -> tuple[U64, NDArray[np.bool_]]:
     """Do the same for one chunk.
 
     Eight bytes are one word, so they are tested together: where no high bit is set, adding 0x76 to a byte

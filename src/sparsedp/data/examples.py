@@ -10,7 +10,7 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sparsedp.data.hashing import Hashes
+from sparsedp.core.arrays import U64
 from sparsedp.data.rules import IdRule
 from sparsedp.data.schema import Schema
 
@@ -40,7 +40,7 @@ class Malformed:
 class Bag:
     """The values of a multi-hot column: those of row i are `hashes[offsets[i]:offsets[i + 1]]`."""
 
-    hashes: Hashes
+    hashes: U64
     offsets: NDArray[np.int64]
 
 
@@ -49,7 +49,7 @@ class Examples:
     """Rows of one block: `plain` holds label, numbers and time in their final form, the rest is hashed."""
 
     plain: pl.DataFrame
-    hashes: list[Hashes]
+    hashes: list[U64]
     bags: list[Bag]
     malformed: list[Malformed]
 

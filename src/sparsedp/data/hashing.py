@@ -22,7 +22,7 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-Hashes = NDArray[np.uint64]
+from sparsedp.core.arrays import U64
 
 GAMMA = np.uint64(0x9E3779B97F4A7C15)
 CROSS = np.uint64(0xD1B54A32D192ED03)
@@ -31,7 +31,7 @@ INLINE = 12
 MAX_ROWS = 2**31 - 1
 
 
-def mix(values: Hashes) -> Hashes:
+def mix(values: U64) -> U64:
     """Scramble every 64-bit word, one to one: the finaliser of SplitMix64. Leaves the input as it is."""
     mixed = values ^ (values >> np.uint64(30))
     mixed *= np.uint64(0xBF58476D1CE4E5B9)
@@ -47,7 +47,7 @@ def hash_of_length(length: int) -> np.uint64:
     return start
 
 
-def first_words(values: pl.Series) -> Iterator[tuple[NDArray[np.uint32], Hashes]]:
+def first_words(values: pl.Series) -> Iterator[tuple[NDArray[np.uint32], U64]]:
     """Yield, chunk by chunk, the length of every string and its first 8 bytes as one word.
 
     Read in place from Arrow's string views, which hold a string of up to 12 bytes inside the view. The word
@@ -58,12 +58,12 @@ def first_words(values: pl.Series) -> Iterator[tuple[NDArray[np.uint32], Hashes]
         yield _lengths(view), words[:, 1].astype(np.uint64) | words[:, 2].astype(np.uint64) << np.uint64(32)
 
 
-def hash_strings(values: pl.Series) -> Hashes:
+def hash_strings(values: pl.Series) -> U64:
     """Hash every value of a string column by the rule above; missing values give 0."""
     return np.concatenate([_hash_views(view) for view in _views(values)])
 
 
-def buckets(hashes: Hashes, rows: int) -> NDArray[np.int32]:
+def buckets(hashes: U64, rows: int) -> NDArray[np.int32]:
     """Return the id of every hash in a table of `rows` rows, row 0 standing for missing."""
     check_rows(rows)
     ids = (hashes >> np.uint64(32)) * np.uint64(rows - 1) >> np.uint64(32)
@@ -72,7 +72,7 @@ def buckets(hashes: Hashes, rows: int) -> NDArray[np.int32]:
     return ids.astype(np.int32)
 
 
-def cross(parts: list[Hashes]) -> Hashes:
+def cross(parts: list[U64]) -> U64:
     """Hash the combination of several hashed columns; missing only where every part is."""
     folded = np.full_like(parts[0], mix(np.array([len(parts)], np.uint64) * CROSS)[0])
     missing = np.ones(len(folded), bool)
@@ -111,7 +111,7 @@ def _lengths(view: pa.Array) -> NDArray[np.uint32]:
     return lengths
 
 
-def _hash_views(view: pa.Array) -> Hashes:
+def _hash_views(view: pa.Array) -> U64:
     lengths, words = _lengths(view).astype(np.uint64), _view_words(view).astype(np.uint64)
     hashes = mix(lengths * GAMMA)
     first = (words[:, 1] | words[:, 2] << np.uint64(32)) & _mask(lengths)
@@ -125,7 +125,7 @@ def _hash_views(view: pa.Array) -> Hashes:
     return hashes
 
 
-def _hash_long(view: pa.Array, where: NDArray[np.int64], lengths: NDArray[np.int64]) -> Hashes:
+def _hash_long(view: pa.Array, where: NDArray[np.int64], lengths: NDArray[np.int64]) -> U64:
     """Fold the strings that live in the data buffers, one 8-byte word of all of them at a time."""
     words = _view_words(view)[where]
     hashes = mix(lengths.astype(np.uint64) * GAMMA)
@@ -144,7 +144,7 @@ def _hash_long(view: pa.Array, where: NDArray[np.int64], lengths: NDArray[np.int
     return hashes
 
 
-def _mask(lengths: Hashes) -> Hashes:
+def _mask(lengths: U64) -> U64:
     """Return a word that keeps the first `length` bytes of eight."""
     spare = np.uint64(64) - np.minimum(lengths, np.uint64(8)) * np.uint64(8)
     return np.where(spare == 64, np.uint64(0), np.uint64(0xFFFFFFFFFFFFFFFF) >> (spare & np.uint64(63)))

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from sparsedp.accounting import DpEvent, PrivacyStatement, analytic_gaussian_sigma
-from sparsedp.data.counts import Ints, Range
+from sparsedp.core.arrays import I64
+from sparsedp.data.counts import Range
 from sparsedp.data.rules import KEY_BITS
 from sparsedp.mechanisms import threshold_for_false_positives, thresholded_counts, thresholded_counts_event
 from sparsedp.randomness import NoiseSource
@@ -63,7 +64,7 @@ class PartitionSelection:
         """What listing costs."""
         return thresholded_counts_event(std=self.std, sensitivity=math.sqrt(self.features))
 
-    def select(self, counts: Range, noise: NoiseSource) -> Ints:
+    def select(self, counts: Range, noise: NoiseSource) -> I64:
         """Return the keys of the range that are listed."""
         chosen = thresholded_counts(
             counts.ids - counts.low,
@@ -98,6 +99,6 @@ class PublicValues:
         if self.minimum < 1:
             raise ValueError(f"minimum must be at least 1, got {self.minimum}")
 
-    def select(self, counts: Range) -> Ints:
+    def select(self, counts: Range) -> I64:
         """Return the keys of the range that are listed."""
         return counts.ids[counts.counts >= self.minimum]

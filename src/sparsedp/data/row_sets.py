@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from sparsedp.data.batch import Rows
+from sparsedp.core.arrays import I64
 
 
 class RowSet(Protocol):
@@ -15,7 +15,7 @@ class RowSet(Protocol):
 
     def __len__(self) -> int: ...
 
-    def at(self, positions: Rows) -> Rows:
+    def at(self, positions: I64) -> I64:
         """Return the rows at the positions."""
 
 
@@ -29,7 +29,7 @@ class RowRange:
     def __len__(self) -> int:
         return self.stop - self.start
 
-    def at(self, positions: Rows) -> Rows:
+    def at(self, positions: I64) -> I64:
         """Return the rows at the positions."""
         return positions + self.start
 
@@ -38,12 +38,12 @@ class RowRange:
 class RowList:
     """The rows of an array, in its order."""
 
-    rows: Rows
+    rows: I64
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def at(self, positions: Rows) -> Rows:
+    def at(self, positions: I64) -> I64:
         """Return the rows at the positions."""
         return self.rows[positions]
 
@@ -53,12 +53,12 @@ class AllBut:
     """The rows of `range(size)` that are not in the sorted array `left_out`; memory is that of the array."""
 
     size: int
-    left_out: Rows
+    left_out: I64
 
     def __len__(self) -> int:
         return self.size - len(self.left_out)
 
-    def at(self, positions: Rows) -> Rows:
+    def at(self, positions: I64) -> I64:
         """Return the rows at the positions: a position moves up by one for every row left out before it."""
         kept_before = self.left_out - np.arange(len(self.left_out))
         return positions + np.searchsorted(kept_before, positions, side="right")
@@ -79,6 +79,6 @@ class _Within:
     def __len__(self) -> int:
         return len(self.inner)
 
-    def at(self, positions: Rows) -> Rows:
+    def at(self, positions: I64) -> I64:
         """Return the rows at the positions."""
         return self.outer.at(self.inner.at(positions))

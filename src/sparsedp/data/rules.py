@@ -10,15 +10,14 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsedp.data.hashing import MISSING, Hashes, buckets, check_rows
+from sparsedp.core.arrays import I64, U64
+from sparsedp.data.hashing import MISSING, buckets, check_rows
 
 KEY_BITS = 40
 """A vocabulary lists 40-bit keys (the top of the hash): 1e7 values share a key in about 45 places."""
 
-Keys = NDArray[np.int64]
 
-
-def keys_of(hashes: Hashes) -> Keys:
+def keys_of(hashes: U64) -> I64:
     """Return the vocabulary key of every hash."""
     return (hashes >> np.uint64(64 - KEY_BITS)).astype(np.int64)
 
@@ -34,7 +33,7 @@ class IdRule(Protocol):
     def description(self) -> str:
         """All that decides the ids, in words."""
 
-    def ids(self, hashes: Hashes) -> NDArray[np.int32]:
+    def ids(self, hashes: U64) -> NDArray[np.int32]:
         """Return the id of every hash."""
 
 
@@ -52,7 +51,7 @@ class HashRule:
         """What decides the ids."""
         return f"hash into {self.rows - 1} buckets"
 
-    def ids(self, hashes: Hashes) -> NDArray[np.int32]:
+    def ids(self, hashes: U64) -> NDArray[np.int32]:
         """Return the bucket of every hash."""
         return buckets(hashes, self.rows)
 
@@ -61,7 +60,7 @@ class HashRule:
 class VocabularyRule:
     """Ids by a list of keys: the i-th key has id i + 1, everything else id 0."""
 
-    keys: Keys
+    keys: I64
 
     @property
     def rows(self) -> int:
@@ -75,11 +74,11 @@ class VocabularyRule:
         return f"vocabulary of {len(self.keys)} keys, sha256 {digest}"
 
     @cached_property
-    def _order(self) -> tuple[Keys, NDArray[np.int32]]:
+    def _order(self) -> tuple[I64, NDArray[np.int32]]:
         keys, first = np.unique(self.keys, return_index=True)
         return keys, (first + 1).astype(np.int32)
 
-    def ids(self, hashes: Hashes) -> NDArray[np.int32]:
+    def ids(self, hashes: U64) -> NDArray[np.int32]:
         """Return the place of every hash in the vocabulary."""
         keys, ids = self._order
         if len(keys) == 0:

@@ -11,9 +11,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from sparsedp.core.arrays import U64
 from sparsedp.data.blocks import BLOCK_BYTES, Block, first_line, read_parquet, read_text
 from sparsedp.data.examples import NUMERIC_RULE, Bag, Examples, Malformed, log_transform
-from sparsedp.data.hashing import Hashes, cross, hash_strings
+from sparsedp.data.hashing import cross, hash_strings
 from sparsedp.data.label import Label
 from sparsedp.data.lines import Separated
 from sparsedp.data.lists import flatten
@@ -178,7 +179,7 @@ class Table:
                 usable[name] = is_number.to_numpy()
         return usable
 
-    def _hashes(self, frame: pl.DataFrame) -> list[Hashes]:
+    def _hashes(self, frame: pl.DataFrame) -> list[U64]:
         names = {*self.columns.categorical, *(name for parts in self.columns.crosses for name in parts)}
         hashed = {name: hash_strings(frame[name].cast(pl.String)) for name in sorted(names)}
         crossed = [cross([hashed[name] for name in parts]) for parts in self.columns.crosses]

@@ -18,9 +18,10 @@ import numpy as np
 import polars as pl
 
 from sparsedp.accounting.ledger import Ledger
+from sparsedp.core.arrays import I64, U64
 from sparsedp.data.blocks import Block, source_of
-from sparsedp.data.counts import Histogram, Ints, ValueCounts, histogram
-from sparsedp.data.hashing import Hashes, hash_strings
+from sparsedp.data.counts import Histogram, ValueCounts, histogram
+from sparsedp.data.hashing import hash_strings
 from sparsedp.data.partition_selection import PartitionSelection, PublicValues
 from sparsedp.data.parts import actionable_disk_errors, write_whole
 from sparsedp.data.preparation import Progress, Reader, in_order
@@ -34,7 +35,7 @@ FILE = "vocabulary.parquet"
 class Vocabulary:
     """The listed keys of every feature, in the order of their ids, and what listing cost (None: public)."""
 
-    keys: dict[str, Ints]
+    keys: dict[str, I64]
     statement: str | None = None
 
     @property
@@ -166,7 +167,7 @@ def _count(
     return counts
 
 
-def joint_histogram(hashes: Sequence[Hashes]) -> Histogram:
+def joint_histogram(hashes: Sequence[U64]) -> Histogram:
     """Count the keys of several features, key k of the j-th being number j * 2^40 + k; skip the missing."""
     counted = [
         histogram(keys_of(column[column != 0]) + (place << KEY_BITS)) for place, column in enumerate(hashes)
@@ -175,7 +176,7 @@ def joint_histogram(hashes: Sequence[Hashes]) -> Histogram:
 
 
 def _keep(
-    features: Sequence[str], out: Path, chosen: Ints, settings: str, statement: str | None
+    features: Sequence[str], out: Path, chosen: I64, settings: str, statement: str | None
 ) -> Vocabulary:
     cuts = np.searchsorted(chosen, np.arange(1, len(features)) << KEY_BITS)
     keys = [part & ((1 << KEY_BITS) - 1) for part in np.split(chosen, cuts)]

@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sparsedp.accounting.events import BoundedRangeGaussianDpEvent, DpEvent
+from sparsedp.core.arrays import F64, I64
 from sparsedp.core.validation import check_count, check_epsilon, check_positive
-from sparsedp.mechanisms.histogram import Floats, Ints, check_array, check_choice, check_histogram
+from sparsedp.mechanisms.histogram import check_array, check_choice, check_histogram
 from sparsedp.mechanisms.order_statistics import SPARE, cells_of, choose_largest, largest_gumbels
 from sparsedp.randomness import Stream, noise_lattice, round_gumbel
 
@@ -17,7 +18,7 @@ _IRRELEVANT = 2.0**20
 """A score so many noise scales below the best never wins."""
 
 
-def exponential(scores: ArrayLike, *, epsilon: float, sensitivity: float, stream: Stream) -> Ints:
+def exponential(scores: ArrayLike, *, epsilon: float, sensitivity: float, stream: Stream) -> I64:
     """One candidate of the last axis, drawn with weights ``e^(epsilon score / (2 sensitivity))``.
 
     Leading axes of ``scores`` are independent runs; the answer has their shape.
@@ -47,7 +48,7 @@ def exponential_top_k(
     epsilon: float,
     sensitivity: float,
     stream: Stream,
-) -> Ints:
+) -> I64:
     """``k`` draws without replacement among all ``size`` rows (WIDE, Algorithm 4); the sorted ids.
 
     Rows that are not in ``ids`` have the score zero. They are never written down: the largest of their
@@ -82,7 +83,7 @@ def inverse_temperature(epsilon: float, sensitivity: float) -> float:
     return check_epsilon(epsilon) / (2.0 * check_positive("sensitivity", sensitivity))
 
 
-def below_best(scores: Floats, scale: float) -> Floats:
+def below_best(scores: F64, scale: float) -> F64:
     """Each score less the best of its run, cut where it no longer matters.
 
     For two neighbours the moves of the results lie within the interval of the scores' moves, less a constant.
@@ -92,7 +93,7 @@ def below_best(scores: Floats, scale: float) -> Floats:
     return np.asarray(np.maximum(below, -_IRRELEVANT * scale))
 
 
-def check_candidates(scores: ArrayLike) -> Floats:
+def check_candidates(scores: ArrayLike) -> F64:
     """Finite scores with at least one candidate on the last axis."""
     array = check_array("scores", scores)
     if array.ndim == 0 or array.shape[-1] == 0:

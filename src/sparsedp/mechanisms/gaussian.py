@@ -7,8 +7,9 @@ from numpy.typing import ArrayLike
 
 from sparsedp.accounting import analytic_gaussian_sigma
 from sparsedp.accounting.events import DpEvent, GaussianDpEvent
+from sparsedp.core.arrays import F64
 from sparsedp.core.validation import check_positive
-from sparsedp.mechanisms.histogram import Floats, check_array
+from sparsedp.mechanisms.histogram import check_array
 from sparsedp.randomness import Stream, noise_lattice, round_gaussian
 
 
@@ -17,7 +18,7 @@ def gaussian_std(*, sensitivity: float, epsilon: float, delta: float) -> float:
     return check_positive("sensitivity", sensitivity) * analytic_gaussian_sigma(epsilon, delta)
 
 
-def gaussian(values: ArrayLike, *, std: float, stream: Stream) -> Floats:
+def gaussian(values: ArrayLike, *, std: float, stream: Stream) -> F64:
     """``values + N(0, std^2)`` on every coordinate, rounded to multiples of ``noise_lattice(std)``.
 
     Guarantee: if one example moves ``values`` by at most ``Delta`` in l2, the event is ``Gaussian(std /

@@ -7,19 +7,17 @@ value zero and is never written down. What the mechanisms ask of the untouched r
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from sparsedp.core.arrays import F64, I64
 from sparsedp.core.compiled import compiled
 from sparsedp.core.validation import check_count
 from sparsedp.randomness import Stream
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-
 LARGEST_SIZE = 2**62
 
 
-def check_histogram(ids: ArrayLike, values: ArrayLike, size: int) -> tuple[Ints, Floats, int]:
+def check_histogram(ids: ArrayLike, values: ArrayLike, size: int) -> tuple[I64, F64, int]:
     """The three parts as int64, float64 and int, or a `ValueError` that names the wrong one."""
     size = check_count("size", size, maximum=2**62)
     if size > LARGEST_SIZE:
@@ -37,7 +35,7 @@ def check_histogram(ids: ArrayLike, values: ArrayLike, size: int) -> tuple[Ints,
 
 
 @compiled
-def _ascend_within(ids: Ints, size: int) -> bool:
+def _ascend_within(ids: I64, size: int) -> bool:
     previous = np.int64(-1)
     for each in ids:
         if each <= previous or each >= size:
@@ -46,7 +44,7 @@ def _ascend_within(ids: Ints, size: int) -> bool:
     return True
 
 
-def check_vector(name: str, values: ArrayLike) -> Floats:
+def check_vector(name: str, values: ArrayLike) -> F64:
     """A finite float64 vector."""
     vector = check_array(name, values)
     if vector.ndim != 1:
@@ -54,7 +52,7 @@ def check_vector(name: str, values: ArrayLike) -> Floats:
     return vector
 
 
-def check_array(name: str, values: ArrayLike) -> Floats:
+def check_array(name: str, values: ArrayLike) -> F64:
     """A finite float64 array of any shape."""
     array = np.asarray(values, dtype=np.float64)
     if not np.isfinite(array).all():
@@ -70,7 +68,7 @@ def check_choice(k: int, size: int) -> int:
     return k
 
 
-def untouched_ids(ids: Ints, ranks: Ints) -> Ints:
+def untouched_ids(ids: I64, ranks: I64) -> I64:
     """The untouched row of each rank: rank 0 is the smallest id that is not in ``ids``.
 
     Before the touched row ``ids[j]`` lie ``ids[j] - j`` untouched ones, so rank r is moved past all j with
@@ -80,12 +78,12 @@ def untouched_ids(ids: Ints, ranks: Ints) -> Ints:
     return ranks + np.searchsorted(before, ranks, side="right")
 
 
-def sample_untouched(ids: Ints, size: int, *, k: int, stream: Stream) -> Ints:
+def sample_untouched(ids: I64, size: int, *, k: int, stream: Stream) -> I64:
     """A uniformly random set of ``k`` untouched rows, in O(k) time and memory."""
     return untouched_ids(ids, distinct_integers(size - ids.size, k=k, stream=stream))
 
 
-def distinct_integers(high: int, *, k: int, stream: Stream) -> Ints:
+def distinct_integers(high: int, *, k: int, stream: Stream) -> I64:
     """A uniformly random set of ``k`` integers of ``range(high)``, sorted, in O(k) time and memory.
 
     Independent draws are kept while they are new; a round never draws more than are still missing, so the

@@ -6,12 +6,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sparsedp.accounting.events import DpEvent, LaplaceDpEvent
+from sparsedp.core.arrays import F64
 from sparsedp.core.validation import check_positive
-from sparsedp.mechanisms.histogram import Floats, check_array
+from sparsedp.mechanisms.histogram import check_array
 from sparsedp.randomness import Stream, noise_lattice, round_laplace
 
 
-def laplace(values: ArrayLike, *, scale: float, stream: Stream) -> Floats:
+def laplace(values: ArrayLike, *, scale: float, stream: Stream) -> F64:
     """``values + Laplace(scale)`` on every coordinate, rounded to multiples of ``noise_lattice(scale)``.
 
     Guarantee: if one example moves ``values`` by at most ``Delta`` in l1, the event is ``Laplace(scale /

@@ -6,13 +6,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sparsedp.accounting.events import DpEvent, PureDpEvent
+from sparsedp.core.arrays import I64
 from sparsedp.core.validation import check_epsilon
 from sparsedp.mechanisms.exponential import FINE_BITS, below_best, check_candidates, inverse_temperature
-from sparsedp.mechanisms.histogram import Ints
 from sparsedp.randomness import Stream, noise_lattice, round_laplace
 
 
-def report_noisy_max(scores: ArrayLike, *, epsilon: float, sensitivity: float, stream: Stream) -> Ints:
+def report_noisy_max(scores: ArrayLike, *, epsilon: float, sensitivity: float, stream: Stream) -> I64:
     """The index of the largest ``score + Laplace(2 sensitivity / epsilon)`` along the last axis.
 
     Leading axes of ``scores`` are independent runs; the answer has their shape.

@@ -13,15 +13,16 @@ import math
 import numpy as np
 from scipy.special import ndtri
 
+from sparsedp.core.arrays import F64, I64
 from sparsedp.core.compiled import compiled
-from sparsedp.mechanisms.histogram import Floats, Ints, sample_untouched
+from sparsedp.mechanisms.histogram import sample_untouched
 from sparsedp.randomness import Stream
 
 SPARE = 64
 """How many more of the largest keys are drawn than can be chosen, for ties."""
 
 
-def smallest_exponentials(m: int, *, k: int, stream: Stream) -> Floats:
+def smallest_exponentials(m: int, *, k: int, stream: Stream) -> F64:
     """The ``min(k, m)`` smallest of ``m`` standard exponentials, in increasing order."""
     count = min(k, m)
     remaining = float(m) - np.arange(count, dtype=np.float64)
@@ -29,7 +30,7 @@ def smallest_exponentials(m: int, *, k: int, stream: Stream) -> Floats:
 
 
 @compiled
-def _running_sum(terms: Floats) -> Floats:
+def _running_sum(terms: F64) -> F64:
     """Compensated (Kahan), so that the last of very many sums is as good as the first."""
     sums = np.empty_like(terms)
     total = lost = 0.0
@@ -42,12 +43,12 @@ def _running_sum(terms: Floats) -> Floats:
     return sums
 
 
-def largest_gumbels(m: int, *, k: int, stream: Stream) -> Floats:
+def largest_gumbels(m: int, *, k: int, stream: Stream) -> F64:
     """The ``min(k, m)`` largest of ``m`` standard Gumbels, in decreasing order: a Gumbel is -log E."""
     return -np.log(smallest_exponentials(m, k=k, stream=stream))
 
 
-def largest_normals(m: int, *, k: int, stream: Stream) -> Floats:
+def largest_normals(m: int, *, k: int, stream: Stream) -> F64:
     """The ``min(k, m)`` largest of ``m`` standard normals, in decreasing order."""
     e = smallest_exponentials(m, k=k, stream=stream)
     # P(Z > z) = 1 - e^-E. Below the median 1 - e^-E rounds to 1, so there the other tail is inverted.
@@ -55,19 +56,19 @@ def largest_normals(m: int, *, k: int, stream: Stream) -> Floats:
     return np.where(e < 1.0, upper, ndtri(np.exp(-e)))
 
 
-def largest_laplaces(m: int, *, k: int, stream: Stream) -> Floats:
+def largest_laplaces(m: int, *, k: int, stream: Stream) -> F64:
     """The ``min(k, m)`` largest of ``m`` standard Laplace draws, in decreasing order."""
     e = smallest_exponentials(m, k=k, stream=stream)
     upper = -np.log(-2.0 * np.expm1(-np.minimum(e, math.log(2.0))))
     return np.where(e < math.log(2.0), upper, math.log(2.0) - e)
 
 
-def cells_of(draws: Floats, scale_cells: float) -> Ints:
+def cells_of(draws: F64, scale_cells: float) -> I64:
     """Standard draws as integers of a lattice on which their scale is ``scale_cells``."""
     return np.rint(draws * scale_cells).astype(np.int64)
 
 
-def choose_largest(ids: Ints, keys: Ints, untouched_keys: Ints, size: int, *, k: int, stream: Stream) -> Ints:
+def choose_largest(ids: I64, keys: I64, untouched_keys: I64, size: int, *, k: int, stream: Stream) -> I64:
     """The sorted rows of the ``k`` largest keys: ``keys`` of the touched rows, the largest of the untouched.
 
     Untouched rows are exchangeable: given how many of their keys are among the k largest, the rows that hold

@@ -6,13 +6,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sparsedp.accounting.events import DpEvent, PureDpEvent
+from sparsedp.core.arrays import I64
 from sparsedp.core.validation import check_epsilon
 from sparsedp.mechanisms.exponential import FINE_BITS, below_best, check_candidates, inverse_temperature
-from sparsedp.mechanisms.histogram import Ints
 from sparsedp.randomness import Stream, noise_lattice, round_exponential
 
 
-def permute_and_flip(scores: ArrayLike, *, epsilon: float, sensitivity: float, stream: Stream) -> Ints:
+def permute_and_flip(scores: ArrayLike, *, epsilon: float, sensitivity: float, stream: Stream) -> I64:
     """In random order, toss coins of ``e^(epsilon (score - best) / (2 sensitivity))``; the first head wins.
 
     Drawn as the largest ``score + Exponential(2 sensitivity / epsilon)``, which has the same law. Leading axes

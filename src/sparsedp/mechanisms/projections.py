@@ -12,19 +12,20 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
+from sparsedp.core.arrays import F64
 from sparsedp.core.validation import check_non_negative, check_positive
-from sparsedp.mechanisms.histogram import Floats, check_array, check_vector
+from sparsedp.mechanisms.histogram import check_array, check_vector
 
 
 class Domain(Protocol):
     """A closed convex set that knows its l_inf-nearest points."""
 
-    def linf_nearest(self, x: Floats) -> Floats:
+    def linf_nearest(self, x: F64) -> F64:
         """A point of the set at the smallest l_inf distance from ``x``."""
         ...
 
 
-def project_linf(x: ArrayLike, domain: Domain) -> Floats:
+def project_linf(x: ArrayLike, domain: Domain) -> F64:
     """A point of ``domain`` at the smallest l_inf distance from ``x``; ``x`` itself if it lies inside.
 
     Such points are seldom unique: where shrinking is needed, every coordinate is moved by no more than is
@@ -33,7 +34,7 @@ def project_linf(x: ArrayLike, domain: Domain) -> Floats:
     return domain.linf_nearest(check_vector("x", x))
 
 
-def project_l1_ball(x: ArrayLike, radius: float) -> Floats:
+def project_l1_ball(x: ArrayLike, radius: float) -> F64:
     """The Euclidean projection to the l1 ball of this ``radius``: soft thresholding (Duchi et al. 2008).
 
     It is also the l_inf-nearest point of that ball: both move every coordinate by the same threshold.
@@ -46,14 +47,14 @@ def project_l1_ball(x: ArrayLike, radius: float) -> Floats:
 class Box:
     """``low <= x <= high`` in every coordinate; scalars, or vectors of the dimension."""
 
-    low: float | Floats
-    high: float | Floats
+    low: float | F64
+    high: float | F64
 
     def __post_init__(self) -> None:
         if not np.all(check_array("low", self.low) <= check_array("high", self.high)):
             raise ValueError("low must not exceed high")
 
-    def linf_nearest(self, x: Floats) -> Floats:
+    def linf_nearest(self, x: F64) -> F64:
         """Clip every coordinate."""
         return np.clip(x, self.low, self.high)
 
@@ -63,13 +64,13 @@ class Ball:
     """The Euclidean ball ``||x - center|| <= radius``."""
 
     radius: float
-    center: float | Floats = 0.0
+    center: float | F64 = 0.0
 
     def __post_init__(self) -> None:
         check_positive("radius", self.radius)
         check_array("center", self.center)
 
-    def linf_nearest(self, x: Floats) -> Floats:
+    def linf_nearest(self, x: F64) -> F64:
         """Shrink all offsets from the centre by the smallest t that brings the norm to the radius.
 
         Among the points within l_inf distance t of x the one nearest to the centre is the shrunken one, so
@@ -88,7 +89,7 @@ class Simplex:
     def __post_init__(self) -> None:
         check_positive("total", self.total)
 
-    def linf_nearest(self, x: Floats) -> Floats:
+    def linf_nearest(self, x: F64) -> F64:
         """The smallest t for which the box ``|y - x| <= t`` meets the simplex, and a point where it does.
 
         The box's non-negative part holds vectors of every sum between that of its lower and that of its
@@ -108,11 +109,11 @@ class Simplex:
         return low + min(max(share, 0.0), 1.0) * (high - low)
 
 
-def _shrink(x: Floats, t: float) -> Floats:
+def _shrink(x: F64, t: float) -> F64:
     return np.sign(x) * np.maximum(np.abs(x) - t, 0.0)
 
 
-def _l1_threshold(magnitudes: Floats, radius: float) -> float:
+def _l1_threshold(magnitudes: F64, radius: float) -> float:
     """The smallest t >= 0 with ``sum(max(magnitudes - t, 0)) <= radius``."""
     if magnitudes.sum() <= radius:
         return 0.0
@@ -121,7 +122,7 @@ def _l1_threshold(magnitudes: Floats, radius: float) -> float:
     return float(np.max((np.cumsum(largest) - radius) / np.arange(1, largest.size + 1)))
 
 
-def _l2_threshold(magnitudes: Floats, radius: float) -> float:
+def _l2_threshold(magnitudes: F64, radius: float) -> float:
     """The smallest t >= 0 with ``||max(magnitudes - t, 0)||_2 <= radius``."""
     if np.linalg.norm(magnitudes) <= radius:
         return 0.0

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sparsedp.accounting.events import DpEvent, SparseVectorDpEvent
+from sparsedp.core.arrays import F64, I64
 from sparsedp.core.validation import check_count, check_finite, check_positive
-from sparsedp.mechanisms.histogram import Floats, Ints, check_histogram
+from sparsedp.mechanisms.histogram import check_histogram
 from sparsedp.mechanisms.laplace import laplace
 from sparsedp.randomness import Stream, geometric, noise_lattice, round_laplace
 
@@ -36,7 +37,7 @@ def sparse_vector(
     threshold_scale: float,
     query_scale: float,
     stream: Stream,
-) -> Ints:
+) -> I64:
     """The first ``positives`` rows j, in order, with ``|values[j]| + Laplace >= threshold + Laplace``.
 
     The threshold's noise (``threshold_scale``) is drawn afresh after every row found; every row has its own
@@ -90,7 +91,7 @@ def numeric_sparse(
     query_scale: float,
     answer_scale: float,
     stream: Stream,
-) -> tuple[Ints, Floats]:
+) -> tuple[I64, F64]:
     """The rows of ``sparse_vector`` and, for each, its value with Laplace noise of ``answer_scale``.
 
     Guarantee: ``sparse_vector_event`` with ``answer_scale``: each answer adds Delta / answer_scale. Released:
@@ -145,13 +146,13 @@ def _lattice_and_reach(threshold_scale: float, query_scale: float) -> tuple[floa
     return noise_lattice(larger, _LATTICE_BITS), _REACH * larger
 
 
-def _geometric_gaps(z: Floats, stream: Stream) -> Ints:
+def _geometric_gaps(z: F64, stream: Stream) -> I64:
     """For each round, how many untouched rows fail before one passes: has Laplace(1) noise of at least z."""
     log_fail = np.where(z > 0.0, np.log1p(-0.5 * np.exp(-np.abs(z))), np.minimum(z, 0.0) - math.log(2.0))
     return geometric(log_fail, stream)
 
 
-def _next_touched(touched: Ints, noisy: Ints, start: int, size: int, threshold: int) -> int:
+def _next_touched(touched: I64, noisy: I64, start: int, size: int, threshold: int) -> int:
     """The first touched row, from the ``start``-th on, that passes; ``size`` if there is none."""
     for begin in range(start, touched.size, _STRETCH):
         passes = noisy[begin : begin + _STRETCH] >= threshold

@@ -9,9 +9,10 @@ from numpy.typing import ArrayLike
 from scipy.special import ndtri
 
 from sparsedp.accounting.events import DpEvent, GaussianDpEvent
+from sparsedp.core.arrays import F64, I64
 from sparsedp.core.compiled import compiled
 from sparsedp.core.validation import check_finite, check_positive
-from sparsedp.mechanisms.histogram import Floats, Ints, check_histogram
+from sparsedp.mechanisms.histogram import check_histogram
 from sparsedp.randomness import (
     Stream,
     bernoulli_positions,
@@ -24,7 +25,7 @@ from sparsedp.randomness import (
 
 def thresholded_counts(
     ids: ArrayLike, counts: ArrayLike, size: int, *, std: float, threshold: float, stream: Stream
-) -> Ints:
+) -> I64:
     """The sorted rows j with ``counts[j] + N(0, std^2) >= threshold``, over all ``size`` rows.
 
     Untouched rows survive independently with probability ``Psi(threshold / std)``; their survivors are
@@ -45,9 +46,7 @@ def thresholded_counts(
     return draw_survivors(touched, weights, size, std, threshold, stream)
 
 
-def draw_survivors(
-    touched: Ints, counts: Floats, size: int, std: float, threshold: float, stream: Stream
-) -> Ints:
+def draw_survivors(touched: I64, counts: F64, size: int, std: float, threshold: float, stream: Stream) -> I64:
     """The same for a histogram that is known to be one: the rows of a step."""
     lattice = noise_lattice(std)
     lowest = passing_cell(threshold, lattice)
@@ -58,7 +57,7 @@ def draw_survivors(
 
 
 @compiled
-def _survivors(touched: Ints, noisy: Ints, lowest: int, hits: Ints, found: Ints) -> int:
+def _survivors(touched: I64, noisy: I64, lowest: int, hits: I64, found: I64) -> int:
     """Find touched rows above the threshold and hits on other rows, in order; how many there are."""
     count = hit = 0
     for n in range(touched.size):

@@ -14,9 +14,10 @@ from __future__ import annotations
 from numpy.typing import ArrayLike
 
 from sparsedp.accounting.events import DpEvent, GaussianDpEvent, LaplaceDpEvent
+from sparsedp.core.arrays import I64
 from sparsedp.core.validation import check_epsilon, check_positive
 from sparsedp.mechanisms.exponential import exponential_event, exponential_top_k
-from sparsedp.mechanisms.histogram import Ints, check_choice, check_histogram
+from sparsedp.mechanisms.histogram import check_choice, check_histogram
 from sparsedp.mechanisms.order_statistics import (
     SPARE,
     cells_of,
@@ -29,7 +30,7 @@ from sparsedp.randomness import Stream, noise_lattice, round_gaussian, round_lap
 
 def top_k_gaussian(
     ids: ArrayLike, counts: ArrayLike, size: int, *, k: int, std: float, stream: Stream
-) -> Ints:
+) -> I64:
     """The sorted ids of the ``k`` largest ``counts + N(0, std^2)`` over all ``size`` rows.
 
     Guarantee: if one example moves the joint histogram by at most ``C`` in l2 (``sqrt(p)`` for p features
@@ -58,7 +59,7 @@ def top_k_laplace(
     epsilon: float,
     sensitivity: float,
     stream: Stream,
-) -> Ints:
+) -> I64:
     """The sorted ids of the ``k`` largest ``counts + Laplace(sensitivity / epsilon)`` over all ``size`` rows.
 
     Guarantee: epsilon-DP, if one example moves the joint histogram by at most ``sensitivity`` in l1 (p for
@@ -81,7 +82,7 @@ def top_k_laplace_event(*, epsilon: float) -> DpEvent:
 
 def top_k_gumbel(
     ids: ArrayLike, counts: ArrayLike, size: int, *, k: int, epsilon: float, stream: Stream
-) -> Ints:
+) -> I64:
     """The sorted ids of the ``k`` largest ``counts + Gumbel(1 / epsilon)`` over all ``size`` rows (peeling).
 
     Guarantee: add-or-remove-one, each count moves by at most 1 and all the same way: the k draws are

@@ -18,8 +18,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from sparsedp.core.arrays import F64, I64, U16, U64
 from sparsedp.core.compiled import compiled
 from sparsedp.randomness.alias import alias_columns, wide_alias_columns
 from sparsedp.randomness.keystream import Keystream
@@ -27,10 +27,6 @@ from sparsedp.randomness.keystream import Keystream
 if TYPE_CHECKING:
     from sparsedp.randomness.stream import Stream
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
-U16 = NDArray[np.uint16]
-U64 = NDArray[np.uint64]
 
 SMALLEST_STD = 2.0**22
 LARGEST_STD = 2.0**46

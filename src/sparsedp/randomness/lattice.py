@@ -10,16 +10,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
+from sparsedp.core.arrays import F32, F64, I64
 from sparsedp.core.compiled import compiled
 from sparsedp.randomness.cells import CHUNK, LARGEST_STD, SMALLEST_STD, rounded_gaussian
 from sparsedp.randomness.keystream import Keystream
 from sparsedp.randomness.stream import Stream
-
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
-F32 = NDArray[np.float32]
 
 _LATTICE_SLACK = 2.0**-11
 _SMALLEST_LATTICE = 2.0**-900

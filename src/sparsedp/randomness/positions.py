@@ -8,10 +8,9 @@ import operator
 import numpy as np
 from numpy.typing import NDArray
 
+from sparsedp.core.arrays import I64
 from sparsedp.core.compiled import compiled
 from sparsedp.randomness.stream import Stream, exponential_of, uniform_of
-
-Integers = NDArray[np.int64]
 
 _LARGEST_SIZE = 1 << 60
 _BATCH = 1 << 18
@@ -19,7 +18,7 @@ _BLOCK_CHANCE = 2.0**-6
 """A gap is drawn as whole blocks and a rest; a block is hit with about this chance or less."""
 
 
-def bernoulli_positions(stream: Stream, size: int, probability: float) -> Integers:
+def bernoulli_positions(stream: Stream, size: int, probability: float) -> I64:
     """The sorted positions in ``range(size)`` of independent Bernoulli(``probability``) hits.
 
     Guarantee: the distribution of ``size`` separate coins (every gap from one hit to the next has its
@@ -54,7 +53,7 @@ def bernoulli_positions(stream: Stream, size: int, probability: float) -> Intege
 
 @compiled
 def _walk(
-    words: NDArray[np.uint64], last: int, size: int, block: int, log_miss: float, hits: Integers
+    words: NDArray[np.uint64], last: int, size: int, block: int, log_miss: float, hits: I64
 ) -> tuple[int, int]:
     """Find the hits after ``last`` for which the words suffice.
 

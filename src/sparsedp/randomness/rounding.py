@@ -12,15 +12,13 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import ndtr
 
+from sparsedp.core.arrays import F64, I64
 from sparsedp.core.compiled import compiled
 from sparsedp.randomness.cells import CHUNK, SMALLEST_STD, CellSampler, rounded_gaussian, two_sided_geometric
 from sparsedp.randomness.stream import Stream
-
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 
 LATTICE_BITS = 24
 LARGEST_SCALE = 2.0**46

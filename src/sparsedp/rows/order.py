@@ -7,30 +7,28 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from sparsedp.core.arrays import I64
 from sparsedp.core.compiled import compiled
-
-Ints = NDArray[np.int64]
 
 
 class Order(NamedTuple):
     """Readings sorted by (row, position), and where rows and (row, example) pairs begin among them."""
 
-    position: Ints
+    position: I64
     """Where each of the sorted readings stood."""
-    rows: Ints
+    rows: I64
     """The distinct rows read, sorted."""
-    row_starts: Ints
+    row_starts: I64
     """Where each of ``rows`` begins among the sorted readings, and the end."""
-    row_pairs: Ints
+    row_pairs: I64
     """Where each of ``rows`` begins among the pairs, and the end."""
-    pair_starts: Ints
+    pair_starts: I64
     """Where each distinct (row, example) begins among the sorted readings, and the end."""
-    pair_example: Ints
+    pair_example: I64
 
 
-def order_by_row(numbers: Ints, examples: Ints, limit: int, table_starts: Sequence[int]) -> Order:
+def order_by_row(numbers: I64, examples: I64, limit: int, table_starts: Sequence[int]) -> Order:
     """Sort readings by the number of the row they read, all below ``limit``.
 
     The readings stand table after table, from ``table_starts`` on, and each table's numbers are above those of the
@@ -60,13 +58,13 @@ def order_by_row(numbers: Ints, examples: Ints, limit: int, table_starts: Sequen
 
 
 @compiled
-def _pack(numbers: Ints, bits: int, words: Ints) -> None:
+def _pack(numbers: I64, bits: int, words: I64) -> None:
     for n in range(numbers.size):
         words[n] = numbers[n] << bits | n
 
 
 @compiled
-def _find_starts(numbers: Ints, position: Ints, examples: Ints, found: Ints) -> tuple[int, int]:
+def _find_starts(numbers: I64, position: I64, examples: I64, found: I64) -> tuple[int, int]:
     """Fill in an order's rows, row_starts, row_pairs, pair_starts and pair_example; how many rows and pairs."""
     rows, row_starts, row_pairs, pair_starts, pair_example = found[0], found[1], found[2], found[3], found[4]
     row = pair = 0
@@ -85,7 +83,7 @@ def _find_starts(numbers: Ints, position: Ints, examples: Ints, found: Ints) -> 
 
 @compiled
 def _unpack_and_find_starts(
-    words: Ints, bits: int, position: Ints, examples: Ints, found: Ints
+    words: I64, bits: int, position: I64, examples: I64, found: I64
 ) -> tuple[int, int]:
     """The same from packed words, in whose place the numbers are left."""
     for n in range(words.size):

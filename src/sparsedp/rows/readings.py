@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sparsedp.core.arrays import F64, I64, Bools
 from sparsedp.rows.counts import RowCounts, contains, places
 from sparsedp.rows.occurrences import Occurrences
 from sparsedp.rows.order import Order, order_by_row
@@ -25,10 +26,7 @@ from sparsedp.rows.segments import (
 )
 from sparsedp.rows.space import RowSpace
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
-Target = tuple[Ints | None, NDArray[Any]]
+Target = tuple[I64 | None, NDArray[Any]]
 """Rows of a table (ascending; None: all) and where to add the gradient of each, a line a row."""
 
 _NOTHING = np.empty(0, dtype=np.int64)
@@ -61,7 +59,7 @@ class Readings:
                 self._examples[own] = each.examples.numpy()
                 self._lines[place] = _lines(each, starts[place])
         self.order: Order = order_by_row(numbers, self._examples, space.firsts[-1], starts[:-1])
-        self._table_rows: Ints = self.order.rows.searchsorted(space.offsets)
+        self._table_rows: I64 = self.order.rows.searchsorted(space.offsets)
         """Where each table's rows begin among the touched ones, and the end."""
         self._choosable = int(self._table_rows[len(space.selectable)])
         """How many of the touched rows a rule chooses among: they come first."""
@@ -72,7 +70,7 @@ class Readings:
         return self.order.rows.size
 
     @cached_property
-    def pair_squared_norms(self) -> Floats:
+    def pair_squared_norms(self) -> F64:
         """The squared norm of each example's gradient in each row it reads."""
         order = self.order
         squares = np.empty(order.pair_example.size)
@@ -82,7 +80,7 @@ class Readings:
             pair_squares(squares[first:end], order.pair_starts[first : end + 1], order.position, lines)
         return squares
 
-    def contributions(self, norm: float, finite: Flags, domain: Ints | None = None) -> RowCounts:
+    def contributions(self, norm: float, finite: Bools, domain: I64 | None = None) -> RowCounts:
         """The sum over examples of ``v_i * min(1, norm / ||v_i||)``, ``v_i`` binary over selectable rows.
 
         ``domain`` restricts the rows that count (sorted joint numbers); examples that are not finite
@@ -94,19 +92,19 @@ class Readings:
         clipped_counts(counts, counted, order.row_pairs, order.pair_example, finite, norm)
         return RowCounts(rows, counts) if domain is None else RowCounts(rows[counted], counts[counted])
 
-    def surviving(self, selected: Ints) -> Ints:
+    def surviving(self, selected: I64) -> I64:
         """Those touched rows that are ``selected`` (sorted joint numbers) or always on, as places in the order."""
         chosen = places(self.order.rows[: self._choosable], selected)
         always_on = np.arange(self._choosable, self.touched)
         return np.concatenate([chosen[chosen >= 0], always_on])
 
-    def example_squared_norms(self, survivors: Ints) -> Floats:
+    def example_squared_norms(self, survivors: I64) -> F64:
         """Per example, the squared norm of its gradient over the surviving rows."""
         sums, order = np.zeros(self.batch_size), self.order
         add_example_sums(sums, self.pair_squared_norms, survivors, order.row_pairs, order.pair_example)
         return sums
 
-    def masked_squared_norms(self, place: int, rows: Ints, mask: NDArray[Any]) -> Floats:
+    def masked_squared_norms(self, place: int, rows: I64, mask: NDArray[Any]) -> F64:
         """Per example, its squared norm over single coordinates of table number ``place``.
 
         ``mask[n]`` flags the coordinates of the table's row ``rows[n]`` (sorted) that count.
@@ -126,7 +124,7 @@ class Readings:
             )
         return squares
 
-    def add_row_sums(self, survivors: Ints, weights: NDArray[Any], targets: Mapping[int, Target]) -> None:
+    def add_row_sums(self, survivors: I64, weights: NDArray[Any], targets: Mapping[int, Target]) -> None:
         """Add ``sum_i weights[i] * G_i[row]`` of each surviving row to its line of its table's target.
 
         Tables without a target are left out.
@@ -151,8 +149,8 @@ class Readings:
                 )
 
     def row_sums(
-        self, survivors: Ints, weights: NDArray[Any], first_table: int = 0
-    ) -> Iterator[tuple[int, Ints, Floats]]:
+        self, survivors: I64, weights: NDArray[Any], first_table: int = 0
+    ) -> Iterator[tuple[int, I64, F64]]:
         """For each table: its number, its surviving touched rows and ``sum_i weights[i] * G_i[row]`` of each.
 
         Tables before number ``first_table`` and those of which no touched row survives are left out.

@@ -11,15 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sparsedp.core.arrays import F64, I64, Bools
 from sparsedp.core.compiled import compiled, compiled_sums
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 Grads = NDArray[Any]
 """float32 or float64."""
 
-Lines = tuple[int, Grads, int, int, Ints, Grads]
+Lines = tuple[int, Grads, int, int, I64, Grads]
 """The gradients of a table's readings: base, grads, stride, dim, sources, scales.
 
 ``base`` is the table's first reading among all. Line number i begins at ``i * stride`` of ``grads`` and has ``dim``
@@ -36,7 +34,7 @@ def _line(reading: int, lines: Lines) -> Grads:
 
 
 @compiled
-def _sum_pair(total: Floats, first: int, end: int, position: Ints, lines: Lines) -> None:
+def _sum_pair(total: F64, first: int, end: int, position: I64, lines: Lines) -> None:
     """The gradient of one example in one row: the sum over the readings from ``first`` to ``end``."""
     base, scales = lines[0], lines[5]
     total[:] = 0.0
@@ -49,7 +47,7 @@ def _sum_pair(total: Floats, first: int, end: int, position: Ints, lines: Lines)
 
 
 @compiled_sums
-def pair_squares(out: Floats, pair_starts: Ints, position: Ints, lines: Lines) -> None:
+def pair_squares(out: F64, pair_starts: I64, position: I64, lines: Lines) -> None:
     """The squared norm of each pair's gradient, the sum over its readings."""
     base, grads, stride, dim, sources, scales = lines
     # Nearly every pair is one reading: the lines are squared as they lie in memory, not in the order of rows.
@@ -78,13 +76,13 @@ def pair_squares(out: Floats, pair_starts: Ints, position: Ints, lines: Lines) -
 @compiled
 def add_row_sums(
     out: Grads,
-    selected: Ints,
+    selected: I64,
     offset: int,
-    survivors: Ints,
-    rows: Ints,
-    row_starts: Ints,
-    position: Ints,
-    examples: Ints,
+    survivors: I64,
+    rows: I64,
+    row_starts: I64,
+    position: I64,
+    examples: I64,
     weights: Grads,
     lines: Lines,
 ) -> None:
@@ -132,13 +130,13 @@ def add_row_sums(
 
 @compiled_sums
 def add_masked_squares(
-    out: Floats,
-    places: Ints,
+    out: F64,
+    places: I64,
     mask: Grads,
-    row_pairs: Ints,
-    pair_starts: Ints,
-    pair_example: Ints,
-    position: Ints,
+    row_pairs: I64,
+    pair_starts: I64,
+    pair_example: I64,
+    position: I64,
     lines: Lines,
 ) -> None:
     """Add to each example its squared norm over the coordinates that ``mask[places[row]]`` flags (-1: none)."""
@@ -156,9 +154,7 @@ def add_masked_squares(
 
 
 @compiled
-def add_example_sums(
-    out: Floats, squares: Floats, survivors: Ints, row_pairs: Ints, pair_example: Ints
-) -> None:
+def add_example_sums(out: F64, squares: F64, survivors: I64, row_pairs: I64, pair_example: I64) -> None:
     """Add to each example the sum of its pairs' squares over the surviving rows (places in the order)."""
     for row in survivors:
         for pair in range(row_pairs[row], row_pairs[row + 1]):
@@ -167,7 +163,7 @@ def add_example_sums(
 
 @compiled
 def clipped_counts(
-    counts: Floats, counted: Flags, row_pairs: Ints, pair_example: Ints, finite: Flags, norm: float
+    counts: F64, counted: Bools, row_pairs: I64, pair_example: I64, finite: Bools, norm: float
 ) -> None:
     """Per row, ``sum_i v_i min(1, norm / ||v_i||)`` with ``v_i`` binary over the counted rows; others get zero.
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from sparsedp.accounting import split_sigma
 from sparsedp.accounting.events import DpEvent
+from sparsedp.core.arrays import I64
 from sparsedp.core.tables import TableShape
 from sparsedp.mechanisms import draw_survivors, threshold_for_false_positives
 from sparsedp.randomness import Stream
@@ -18,7 +19,6 @@ from sparsedp.rows import RowSpace, divide
 from sparsedp.selection.base import (
     Batch,
     CountRows,
-    Ints,
     LooksAt,
     Rule,
     Selected,
@@ -121,7 +121,7 @@ class ContributionMap(Rule):
     map_noise_multiplier: float = 0.0
     """The map's noise over the map's sensitivity (sigma1)."""
     threshold: float = 0.0
-    domain: Ints | None = None
+    domain: I64 | None = None
 
     @property
     def map_std(self) -> float:

@@ -9,16 +9,15 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from sparsedp.accounting.event_json import event_from_json, event_key, event_to_json
 from sparsedp.accounting.events import DpEvent, GaussianDpEvent
+from sparsedp.core.arrays import I64
 from sparsedp.core.tables import TableShape
 from sparsedp.mechanisms import batch_clip_sensitivity
 from sparsedp.randomness import Stream
 from sparsedp.rows import RowCounts, RowSpace
 
-Ints = NDArray[np.int64]
 CountRows = Callable[[Any, float], Mapping[str, RowCounts]]
 """(a loader, contribution norm) -> the clipped histogram of each table's rows over the loader's examples."""
 
@@ -38,7 +37,7 @@ class Batch(Protocol):
     def space(self) -> RowSpace:
         """The tables."""
 
-    def contributions(self, norm: float, domain: Ints | None = None) -> RowCounts:
+    def contributions(self, norm: float, domain: I64 | None = None) -> RowCounts:
         """``sum_i v_i min(1, norm / ||v_i||)`` over selectable rows (those of ``domain``)."""
 
     def scores(self) -> RowCounts:
@@ -48,9 +47,9 @@ class Batch(Protocol):
 class Selected(NamedTuple):
     """The rows that get gradient and noise: the output of a DP mechanism (or of none, where public)."""
 
-    rows: Ints
+    rows: I64
     """Sorted joint numbers of selectable rows; tables that are always on are selected as a whole."""
-    coordinates: Ints | None = None
+    coordinates: I64 | None = None
     """Sorted numbers of single coordinates within the selected rows' tables; None: whole rows."""
 
 

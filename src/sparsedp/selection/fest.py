@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sparsedp.accounting.events import DpEvent, GaussianDpEvent
+from sparsedp.core.arrays import I64
 from sparsedp.core.tables import TableShape
 from sparsedp.mechanisms import top_k_gaussian
 from sparsedp.randomness import Stream
@@ -17,7 +18,6 @@ from sparsedp.rows import RowCounts, RowSpace, divide
 from sparsedp.selection.base import (
     Batch,
     CountRows,
-    Ints,
     LooksAt,
     Rule,
     Selected,
@@ -46,7 +46,7 @@ class FEST(Selection):
     rows: Mapping[str, ArrayLike]
     always_on_rows: int = 1000
     event: DpEvent | None = None
-    _sorted: dict[str, Ints] = field(init=False, repr=False, compare=False)
+    _sorted: dict[str, I64] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_always_on(self.always_on_rows)
@@ -81,7 +81,7 @@ class FEST(Selection):
         return PrivateTopK(loader_or_counts, k, mu, contribution_norm, always_on_rows)
 
     @property
-    def sorted_rows(self) -> Mapping[str, Ints]:
+    def sorted_rows(self) -> Mapping[str, I64]:
         """The chosen rows per table, sorted and distinct."""
         return self._sorted
 
@@ -105,7 +105,7 @@ class FEST(Selection):
             )
         return space
 
-    def numbers(self, space: RowSpace) -> Ints:
+    def numbers(self, space: RowSpace) -> I64:
         """The chosen rows as sorted joint numbers."""
         parts = [space.number(table.name, self._sorted[table.name]) for table in space.selectable]
         return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
@@ -118,7 +118,7 @@ class FEST(Selection):
 @dataclass(frozen=True)
 class _FixedRows(Rule):
     looks_at: ClassVar[LooksAt] = "nothing"
-    rows: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    rows: I64 = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
     def select(self, batch: Batch, stream: Stream) -> Selected:
         return Selected(self.rows)
@@ -208,11 +208,11 @@ def _check_k(k: int) -> None:
         raise ValueError(f"k must be at least 1, got {k}")
 
 
-def _row_ids(name: str, ids: ArrayLike) -> Ints:
+def _row_ids(name: str, ids: ArrayLike) -> I64:
     array = np.asarray(ids)
     if array.size and not np.issubdtype(array.dtype, np.integer):
         raise ValueError(f"rows of table {name!r} must be integers, got {array.dtype}")
-    unique: Ints = np.unique(array.astype(np.int64))
+    unique: I64 = np.unique(array.astype(np.int64))
     if unique.size and unique[0] < 0:
         raise ValueError(f"rows of table {name!r} must not be negative, got {unique[0]}")
     return unique

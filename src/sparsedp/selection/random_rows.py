@@ -8,11 +8,12 @@ from typing import ClassVar
 
 import numpy as np
 
+from sparsedp.core.arrays import I64
 from sparsedp.core.tables import TableShape
 from sparsedp.mechanisms.histogram import distinct_integers
 from sparsedp.randomness import Stream
 from sparsedp.rows import RowSpace, divide
-from sparsedp.selection.base import Batch, Ints, LooksAt, Rule, Selected, Selection, check_always_on
+from sparsedp.selection.base import Batch, LooksAt, Rule, Selected, Selection, check_always_on
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,6 @@ class _RandomCoordinates(Rule):
         return Selected(np.unique(self.space.row_of_coordinate(coordinates)), coordinates)
 
 
-def sample_distinct(stream: Stream, size: int, count: int) -> Ints:
+def sample_distinct(stream: Stream, size: int, count: int) -> I64:
     """``count`` distinct numbers below ``size`` (all of them, if there are fewer), uniformly, sorted."""
     return distinct_integers(size, k=min(count, size), stream=stream)

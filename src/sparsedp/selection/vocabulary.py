@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sparsedp.accounting.events import DpEvent, GaussianDpEvent
+from sparsedp.core.arrays import F64, I64
 from sparsedp.core.tables import TableShape
 from sparsedp.mechanisms import threshold_for_false_positives
 from sparsedp.randomness import (
@@ -22,9 +22,6 @@ from sparsedp.randomness import (
 )
 from sparsedp.rows import RowCounts, RowSpace, contains, divide
 from sparsedp.selection.fest import FEST
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 @dataclass
@@ -43,8 +40,8 @@ class StreamingVocabulary:
     k: int
     mu: float = 0.05
     always_on_rows: int = 1000
-    _ids: Ints = field(default_factory=lambda: np.empty(0, np.int64), repr=False)
-    _sums: Floats = field(default_factory=lambda: np.empty(0), repr=False)
+    _ids: I64 = field(default_factory=lambda: np.empty(0, np.int64), repr=False)
+    _sums: F64 = field(default_factory=lambda: np.empty(0), repr=False)
 
     @property
     def space(self) -> RowSpace:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from sparsedp.clipping import Captured
 from sparsedp.clipping.gradient import float32_sums_move
+from sparsedp.core.arrays import F32, F64, I64
 from sparsedp.core.compiled import compiled
 from sparsedp.rows import Occurrences, Readings, RowCounts, RowSpace
 from sparsedp.rows.readings import Target
@@ -36,10 +37,7 @@ def clip_share(batch: float) -> float:
     return CLIP_SLACK - float32_sums_move(most_in_float32(batch))
 
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Weights = NDArray[np.float32]
-_NOTHING: Floats = np.empty(0)
+_NOTHING: F64 = np.empty(0)
 _SMALLEST_WEIGHT = 2.0**-126
 """Below this float32 is coarse: a gradient so long that it needs a smaller weight contributes nothing."""
 
@@ -76,7 +74,7 @@ class LogicalBatch:
         return {name: Occurrences.concatenate(parts) for name, parts in found.items()}
 
     @cached_property
-    def dense_squared_norms(self) -> Floats:
+    def dense_squared_norms(self) -> F64:
         """Per example, over all dense parameters."""
         squares = np.zeros(self.size)
         base = 0
@@ -107,21 +105,21 @@ class LogicalBatch:
         return self._readings.contributions(norm, self.finite, domain)
 
     @property
-    def touched(self) -> Ints:
+    def touched(self) -> I64:
         """All rows that the batch reads, numbered in their order."""
         return np.arange(self._readings.touched)
 
-    def surviving(self, selected: Selected) -> Ints:
+    def surviving(self, selected: Selected) -> I64:
         """Those of the touched rows that are selected, or in a table that is always on."""
         return self._readings.surviving(selected.rows)
 
-    def clip_weights(self, squared_norms: Floats, norm: float) -> Weights:
+    def clip_weights(self, squared_norms: F64, norm: float) -> F32:
         """What each recorded gradient is multiplied with, so that the true one has at most this ``norm``."""
         self.clip_factors, weights = np.empty(self.size), np.empty(self.size, dtype=np.float32)
         _clip(squared_norms, self.scales, self.finite, norm, self.clip_factors, weights)
         return weights
 
-    def squared_norms(self, survivors: Ints) -> Floats:
+    def squared_norms(self, survivors: I64) -> F64:
         """Per example, over the dense parameters and the surviving rows: one joint norm."""
         squares = self._readings.example_squared_norms(survivors)
         squares *= self.scales
@@ -129,7 +127,7 @@ class LogicalBatch:
         squares += self.dense_squared_norms
         return squares
 
-    def masked_squared_norms(self, survivors: Ints, masks: dict[int, tuple[Ints, Weights]]) -> Floats:
+    def masked_squared_norms(self, survivors: I64, masks: dict[int, tuple[I64, F32]]) -> F64:
         """The same where only single coordinates of the selectable tables survive (per table: rows, mask)."""
         always_on = survivors[self._readings.order.rows[survivors] >= self.space.selectable_size]
         tables = self._readings.example_squared_norms(always_on)
@@ -137,17 +135,15 @@ class LogicalBatch:
             tables = tables + self._readings.masked_squared_norms(place, rows, mask)
         return self.dense_squared_norms + self.scales**2 * tables
 
-    def row_sums(
-        self, survivors: Ints, weights: Weights, first_table: int = 0
-    ) -> Iterator[tuple[int, Ints, Floats]]:
+    def row_sums(self, survivors: I64, weights: F32, first_table: int = 0) -> Iterator[tuple[int, I64, F64]]:
         """For each table from ``first_table`` on: its number, its surviving touched rows and their weighted sums."""
         return self._readings.row_sums(survivors, weights, first_table)
 
-    def accumulate_rows(self, survivors: Ints, weights: Weights, targets: Mapping[int, Target]) -> None:
+    def accumulate_rows(self, survivors: I64, weights: F32, targets: Mapping[int, Target]) -> None:
         """Add the surviving rows' weighted sums to the targets of the tables that have one."""
         self._readings.add_row_sums(survivors, weights, targets)
 
-    def accumulate_dense(self, name: str, out: Tensor, weights: Weights | Floats) -> None:
+    def accumulate_dense(self, name: str, out: Tensor, weights: F32 | F64) -> None:
         """``out += sum_i weights[i] * G_i`` for the dense parameter ``name`` (see ``PerExampleGradient``)."""
         base = 0
         for each in self._passes:
@@ -159,12 +155,12 @@ class LogicalBatch:
 
 @compiled
 def _clip(
-    squared_norms: Floats,
-    scales: Floats,
+    squared_norms: F64,
+    scales: F64,
     finite: NDArray[np.bool_],
     bound: float,
-    factors: Floats,
-    weights: Weights,
+    factors: F64,
+    weights: F32,
 ) -> None:
     """Per example its factor ``min(1, bound / norm)``, and this times its scale."""
     for i in range(scales.size):

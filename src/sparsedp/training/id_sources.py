@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from sparsedp.clipping import Captured, TableInput
+from sparsedp.core.arrays import I64
 from sparsedp.rows import Occurrences, Readings, RowCounts, RowSpace
-from sparsedp.selection.base import Ints
 from sparsedp.training.loader import array_leaves
 
 Inputs = Mapping[str, "list[TableInput] | None"]
@@ -108,7 +108,7 @@ class IdsOfBatch:
         self._readings = readings
         self._everyone = np.ones(examples, dtype=np.bool_)
 
-    def contributions(self, norm: float, domain: Ints | None = None) -> RowCounts:
+    def contributions(self, norm: float, domain: I64 | None = None) -> RowCounts:
         """``sum_i v_i min(1, norm / ||v_i||)``."""
         return self._readings.contributions(norm, self._everyone, domain)
 

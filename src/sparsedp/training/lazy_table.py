@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from sparsedp.core.arrays import F64, I64
 from sparsedp.core.compiled import compiled
 from sparsedp.randomness import Stream
 from sparsedp.rows import RowGradient
@@ -21,9 +22,6 @@ FEWEST_CELLS, AIM, MOST_CELLS = 32.0, 128.0, 512.0
 """A step's noise in cells of the table's lattice: at least, when a lattice is chosen, at most."""
 FLUSH_COORDINATES = 1 << 17
 """How much of a table is brought up to date at a time: the flush visits every row but holds little noise."""
-
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 
 
 class LazyTable:

@@ -13,15 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sparsedp.clipping import Captured
+from sparsedp.core.arrays import F32, F64, I64
 from sparsedp.randomness import NoiseSource
 from sparsedp.randomness.lattice import lattice_of, release_on_lattice
 from sparsedp.rows import RowGradient, RowSpace
 from sparsedp.selection import Batch, Rule, Selected
 from sparsedp.training.batch import CLIP_SLACK, LogicalBatch, ScoredBatch, clip_share, most_in_float32
-
-Floats = NDArray[np.float32]
-Sums = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 class StepGradient(NamedTuple):
@@ -42,7 +39,7 @@ class PrivateStep:
 
     Guarantee: that of the rule's selection; given the selected rows, the sum of the masked and jointly clipped
     gradients moves by at most ``rule.sensitivity`` when an example comes or goes, and every coordinate of it
-    gets Gaussian noise of ``rule.noise_multiplier`` times that. Sums are taken in float64, rounded to a public
+    gets Gaussian noise of ``rule.noise_multiplier`` times that. F64 are taken in float64, rounded to a public
     lattice, and the noise is an integer number of lattice cells, added last (``release_on_lattice``); what
     is divided by the public ``rule.batch`` is the noised sum. ``pay`` is called once, before anything private
     meets noise.
@@ -69,7 +66,7 @@ class PrivateStep:
         self._lazy = lazy
         self._kept: list[Captured] = []
         self._sums: StepSums | None = None
-        self.clip_factors: list[Sums] = []
+        self.clip_factors: list[F64] = []
         """NOT PRIVATE: what the examples' gradients were multiplied with."""
         self.finite: list[NDArray[np.bool_]] = []
         """NOT PRIVATE: which examples had a finite gradient."""
@@ -145,7 +142,7 @@ class StepSums:
         self._float32_left = most_in_float32(rule.batch)
         """How many more examples may be summed in float32."""
         space = rule.space
-        self.rows: list[Ints | None] = [*space.split(selected.rows), *[None] * len(space.always_on)]
+        self.rows: list[I64 | None] = [*space.split(selected.rows), *[None] * len(space.always_on)]
         """Per table the selected rows; None: all of them."""
         self.masks = _coordinate_masks(space, selected, self.rows)
         sizes = [parameter.numel() for parameter in dense.values()]
@@ -154,7 +151,7 @@ class StepSums:
             for table, rows in zip(space.tables, self.rows, strict=True)
         ]
         self._bounds = list(accumulate(sizes, initial=0))
-        self._flat: Sums = np.zeros(self._bounds[-1])
+        self._flat: F64 = np.zeros(self._bounds[-1])
         self._of_dense = {
             name: torch.from_numpy(self._flat[self._bounds[n] : self._bounds[n + 1]]).view(parameter.shape)
             for n, (name, parameter) in enumerate(dense.items())
@@ -164,13 +161,13 @@ class StepSums:
             for place, rows in enumerate(self.rows)
             if rows is not None
         }
-        self._touched: dict[int, tuple[Ints, Sums]] = {
+        self._touched: dict[int, tuple[I64, F64]] = {
             place: (np.empty(0, dtype=np.int64), np.empty((0, self._dim(place))))
             for place, rows in enumerate(self.rows)
             if rows is None
         }
 
-    def add(self, batch: LogicalBatch, survivors: Ints, weights: Floats) -> None:
+    def add(self, batch: LogicalBatch, survivors: I64, weights: F32) -> None:
         """Add the examples' gradients, each times its weight."""
         in_float32 = batch.size <= self._float32_left
         if in_float32:
@@ -228,7 +225,7 @@ class StepSums:
             dense_size=self._bounds[len(self._dense)],
         )
 
-    def _clip_mean(self, touched: Sequence[Sums]) -> None:
+    def _clip_mean(self, touched: Sequence[F64]) -> None:
         """WIDE's second clipping: the mean gradient, over all that was summed, to ``rule.batch_clip``."""
         rule = self._rule
         if rule.batch_clip is None:
@@ -268,7 +265,7 @@ class _Noise:
         self._stream = source.noise
         self._lattice = step_lattice(rule, coordinates)
 
-    def release(self, sums: Sums) -> Floats:
+    def release(self, sums: F64) -> F32:
         """``(sums + noise) / B``."""
         if self._std == 0:
             return (sums / self._divisor).astype(np.float32)
@@ -276,7 +273,7 @@ class _Noise:
         self._fill(out, sums)
         return out
 
-    def release_table(self, rows: int, dim: int, touched: Ints, sums: Sums) -> Floats:
+    def release_table(self, rows: int, dim: int, touched: I64, sums: F64) -> F32:
         """All rows of a table, of which the ``touched`` ones have ``sums``."""
         values = np.zeros((rows, dim), dtype=np.float32)
         if self._std > 0:
@@ -285,7 +282,7 @@ class _Noise:
             values[touched] = self.release(sums.ravel()).reshape(sums.shape)
         return values
 
-    def _fill(self, out: Floats, sums: Sums | None) -> None:
+    def _fill(self, out: F32, sums: F64 | None) -> None:
         release_on_lattice(
             out,
             sums,
@@ -297,7 +294,7 @@ class _Noise:
         )
 
 
-def _merged(first: tuple[Ints, Sums], second: tuple[Ints, Sums]) -> tuple[Ints, Sums]:
+def _merged(first: tuple[I64, F64], second: tuple[I64, F64]) -> tuple[I64, F64]:
     """The rows of both, each once, with their sums."""
     if not first[0].size:
         return second
@@ -309,8 +306,8 @@ def _merged(first: tuple[Ints, Sums], second: tuple[Ints, Sums]) -> tuple[Ints, 
 
 
 def _coordinate_masks(
-    space: RowSpace, selected: Selected, rows: list[Ints | None]
-) -> dict[int, tuple[Ints, Floats]]:
+    space: RowSpace, selected: Selected, rows: list[I64 | None]
+) -> dict[int, tuple[I64, F32]]:
     """Where single coordinates were selected: per table its rows and which of their coordinates count."""
     if selected.coordinates is None:
         return {}

@@ -8,7 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from sparsedp.accounting.pld.pairs import SKETCH, Array, Pair, Weighted, randomized_response
+from sparsedp.accounting.pld.pairs import SKETCH, Pair, Weighted, randomized_response
+from sparsedp.core.arrays import F64
 
 
 def bounded_range_delta(loss: float, epsilon: float) -> float:
@@ -37,7 +38,7 @@ class BoundedRange:
     epsilon: float
     symmetric: ClassVar[bool] = True
 
-    def cells(self, edges: Array) -> tuple[Array, Array]:
+    def cells(self, edges: F64) -> tuple[F64, F64]:
         """See `Pair`."""
         inside = np.concatenate(
             [[-self.epsilon], np.clip(edges, -self.epsilon, self.epsilon), [self.epsilon]]
@@ -50,7 +51,7 @@ class BoundedRange:
         """See `Pair`."""
         return -self.epsilon, self.epsilon
 
-    def sketch(self, tail: float) -> Array:
+    def sketch(self, tail: float) -> F64:
         """See `Pair`."""
         return np.linspace(-self.epsilon, self.epsilon, SKETCH)
 

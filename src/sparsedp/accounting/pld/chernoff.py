@@ -9,10 +9,10 @@ import numpy as np
 
 from sparsedp.accounting.pld.grid import GridLoss, discretise
 from sparsedp.accounting.pld.one_sided import Pairs
-from sparsedp.accounting.pld.pairs import Array
+from sparsedp.core.arrays import F64
 
 _POINTS = 1 << 13
-_TILTS: Array = np.geomspace(1e-6, 1e12, 400)
+_TILTS: F64 = np.geomspace(1e-6, 1e12, 400)
 _UNPLACED = 1e-6  # the part of delta that may go to losses off the grid
 _ROUNDING = 1e-11  # of a sum over a grid, relative to its terms
 
@@ -37,7 +37,7 @@ def chernoff_delta(pairs: Pairs, reverse: bool, epsilon: float) -> float:
     return min(infinity + math.exp(min(float(np.min(log_growth - _TILTS * epsilon)), 0.0)), 1.0)
 
 
-def _growth(pairs: Pairs, reverse: bool, tail: float) -> tuple[Array, float]:
+def _growth(pairs: Pairs, reverse: bool, tail: float) -> tuple[F64, float]:
     """K at all tilts, and a bound on the P-mass of infinite loss, of the whole product."""
     total, infinity = np.zeros(len(_TILTS)), 0.0
     for pair, count in pairs:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparsedp.accounting.pld.pairs import Array, Pair
+from sparsedp.accounting.pld.pairs import Pair
 from sparsedp.accounting.pld.tilted import MAX_POINTS, GridTooLarge, TiltedLoss
+from sparsedp.core.arrays import F64
 
 _LARGE = 700.0  # e^700 is still a float
 _CHECKED = 600.0  # up to here the masses of both P and Q have digits
@@ -27,13 +28,13 @@ class GridLoss:
 
     step: float
     first: int
-    p: Array
-    q: Array
+    p: F64
+    q: F64
     infinity: float
     minus_infinity: float
 
     @property
-    def losses(self) -> Array:
+    def losses(self) -> F64:
         """The grid points."""
         return self.step * (self.first + np.arange(len(self.p), dtype=np.float64))
 
@@ -89,7 +90,7 @@ def discretise(pair: Pair, step: float, tail: float) -> GridLoss:
     return GridLoss(step, first, grid_p, grid_q, min(infinity, 1.0), min(minus_infinity, 1.0))
 
 
-def _misplaced(p: Array, q: Array, edges: Array) -> tuple[float, float]:
+def _misplaced(p: F64, q: F64, edges: F64) -> tuple[float, float]:
     """The masses of P and of Q that cannot belong to these cells, where e^low q <= p <= e^high q.
 
     They are zero for a pair whose cells are right. A pair that gets them wrong, at parameters nobody has

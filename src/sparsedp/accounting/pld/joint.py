@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from sparsedp.accounting.pld.grid import GridLoss, discretise
-from sparsedp.accounting.pld.pairs import Array, Atoms, Pair, Unresolved
+from sparsedp.accounting.pld.pairs import Atoms, Pair, Unresolved
 from sparsedp.accounting.pld.sketch import Sketch
 from sparsedp.accounting.pld.tilted import TiltedLoss, convolve
+from sparsedp.core.arrays import F64
 
 _RESOLUTION = 0.01  # of the standard deviation of the joint loss, or of 1 where that is wider
 _MAX_POINTS = 1 << 21
@@ -60,7 +61,7 @@ def _stitched(
     return Atoms(grid, p, q, infinity, minus_infinity, symmetric)
 
 
-def _lay(composed: TiltedLoss, first: int, log_p: Array, log_noise: Array) -> None:
+def _lay(composed: TiltedLoss, first: int, log_p: F64, log_noise: F64) -> None:
     """Write ln P-mass wherever this tilt's rounding, in proportion to e^(log_scale - tilt loss), is the least."""
     start, stop = max(composed.first, first), min(composed.first + len(composed.weights), first + len(log_p))
     if start >= stop:

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, TypeAlias
+from typing import ClassVar, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri_exp
 
-Array: TypeAlias = NDArray[np.float64]
+from sparsedp.core.arrays import F64
 
 LARGEST_LOSS = 1e9
 """Losses above this count as infinite: an epsilon so large protects nothing."""
@@ -46,7 +45,7 @@ class Pair(Protocol):
     def symmetric(self) -> bool:
         """Whether (Q, P) has the same losses as (P, Q)."""
 
-    def cells(self, edges: Array) -> tuple[Array, Array]:
+    def cells(self, edges: F64) -> tuple[F64, F64]:
         """The masses (of P, of Q) on losses below `edges[0]`, between consecutive edges, above `edges[-1]`.
 
         A loss equal to an edge may be counted on either side of it.
@@ -55,11 +54,11 @@ class Pair(Protocol):
     def span(self, tail: float) -> tuple[float, float]:
         """Losses (low, high) such that the Q-mass below and the P-mass above are at most `tail` each."""
 
-    def sketch(self, tail: float) -> Array:
+    def sketch(self, tail: float) -> F64:
         """Edges over the span, a few thousand at most, spaced as this pair's losses are."""
 
 
-def normal_cells(z: Array) -> Array:
+def normal_cells(z: F64) -> F64:
     """Standard normal masses below z[0], between consecutive z, and above z[-1], to relative precision."""
     low, high = z[:-1], z[1:]
     with np.errstate(invalid="ignore", over="ignore"):
@@ -89,7 +88,7 @@ class Gaussian:
     mu: float
     symmetric: ClassVar[bool] = True
 
-    def cells(self, edges: Array) -> tuple[Array, Array]:
+    def cells(self, edges: F64) -> tuple[F64, F64]:
         """See `Pair`."""
         z = edges / self.mu
         return normal_cells(z - self.mu / 2), normal_cells(z + self.mu / 2)
@@ -99,7 +98,7 @@ class Gaussian:
         high = self.mu * (self.mu / 2 + normal_quantile(tail))
         return -high, high
 
-    def sketch(self, tail: float) -> Array:
+    def sketch(self, tail: float) -> F64:
         """See `Pair`."""
         return np.linspace(*self.span(tail), SKETCH)
 
@@ -111,18 +110,18 @@ class Atoms:
     `infinity` is the P-mass where Q has none, `minus_infinity` the Q-mass where P has none.
     """
 
-    losses: Array
-    p: Array
-    q: Array
+    losses: F64
+    p: F64
+    q: F64
     infinity: float = 0.0
     minus_infinity: float = 0.0
     symmetric: bool = False
 
-    def cells(self, edges: Array) -> tuple[Array, Array]:
+    def cells(self, edges: F64) -> tuple[F64, F64]:
         """See `Pair`."""
         cell = np.searchsorted(edges, self.losses)
-        p: Array = np.bincount(cell, weights=self.p, minlength=len(edges) + 1).astype(np.float64)
-        q: Array = np.bincount(cell, weights=self.q, minlength=len(edges) + 1).astype(np.float64)
+        p: F64 = np.bincount(cell, weights=self.p, minlength=len(edges) + 1).astype(np.float64)
+        q: F64 = np.bincount(cell, weights=self.q, minlength=len(edges) + 1).astype(np.float64)
         p[-1] += self.infinity
         q[0] += self.minus_infinity
         return p, q
@@ -131,7 +130,7 @@ class Atoms:
         """See `Pair`."""
         return float(self.losses[0]), float(self.losses[-1])
 
-    def sketch(self, tail: float) -> Array:
+    def sketch(self, tail: float) -> F64:
         """See `Pair`."""
         between = (self.losses[:-1] + self.losses[1:]) / 2
         stride = max(1, len(between) // SKETCH)
@@ -170,7 +169,7 @@ def discrete_laplace(parameter: float, sensitivity: int) -> Atoms:
     tail = 1 / (1 + math.exp(-parameter))
     mass[-1] = tail
     mass[0] = math.exp(-parameter * sensitivity) * tail
-    losses: Array = np.asarray(parameter * (2.0 * position - sensitivity), dtype=np.float64)
+    losses: F64 = np.asarray(parameter * (2.0 * position - sensitivity), dtype=np.float64)
     return Atoms(losses, mass, mass[::-1].copy(), symmetric=True)
 
 
@@ -187,7 +186,7 @@ class Weighted:
         """See `Pair`."""
         return self.first.symmetric and self.second.symmetric
 
-    def cells(self, edges: Array) -> tuple[Array, Array]:
+    def cells(self, edges: F64) -> tuple[F64, F64]:
         """See `Pair`."""
         (p1, q1), (p2, q2) = self.first.cells(edges), self.second.cells(edges)
         return self.weight * p1 + (1 - self.weight) * p2, self.weight * q1 + (1 - self.weight) * q2
@@ -197,6 +196,6 @@ class Weighted:
         (low1, high1), (low2, high2) = self.first.span(tail), self.second.span(tail)
         return min(low1, low2), max(high1, high2)
 
-    def sketch(self, tail: float) -> Array:
+    def sketch(self, tail: float) -> F64:
         """See `Pair`."""
         return np.unique(np.concatenate([self.first.sketch(tail), self.second.sketch(tail)]))

@@ -8,18 +8,19 @@ from typing import ClassVar
 
 import numpy as np
 
-from sparsedp.accounting.pld.pairs import Array, Pair
+from sparsedp.accounting.pld.pairs import Pair
+from sparsedp.core.arrays import F64
 
 _LARGE = 700.0  # e^700 is still a float
 
 
-def sampled_loss(loss: Array, rate: float) -> Array:
+def sampled_loss(loss: F64, rate: float) -> F64:
     """ln(1 - rate + rate e^loss)."""
     small = np.minimum(loss, _LARGE)
     return np.where(loss > _LARGE, loss + math.log(rate), np.log1p(rate * np.expm1(small)))
 
 
-def unsampled_loss(loss: Array, rate: float) -> Array:
+def unsampled_loss(loss: F64, rate: float) -> F64:
     """The inverse of `sampled_loss`, ln(1 + (e^loss - 1)/rate); -inf at and below the least, ln(1 - rate)."""
     with np.errstate(divide="ignore", over="ignore"):
         near = np.log1p(np.maximum(np.expm1(np.minimum(loss, 1.0)) / rate, -1.0))
@@ -41,7 +42,7 @@ class PoissonSampled:
     rate: float
     symmetric: ClassVar[bool] = False
 
-    def cells(self, edges: Array) -> tuple[Array, Array]:
+    def cells(self, edges: F64) -> tuple[F64, F64]:
         """See `Pair`."""
         inner = unsampled_loss(edges, self.rate)
         start = int(np.searchsorted(inner, -np.inf, side="right"))  # edges below the least loss: empty cells
@@ -54,6 +55,6 @@ class PoissonSampled:
         low, high = sampled_loss(np.array(self.pair.span(tail)), self.rate)
         return float(low), float(high)
 
-    def sketch(self, tail: float) -> Array:
+    def sketch(self, tail: float) -> F64:
         """See `Pair`."""
         return np.unique(sampled_loss(self.pair.sketch(tail), self.rate))

@@ -15,7 +15,6 @@ from scipy.stats import binom
 from sparsedp.accounting.pld.pairs import (
     LARGEST_SHIFT,
     SKETCH,
-    Array,
     Gaussian,
     Pair,
     Weighted,
@@ -23,6 +22,7 @@ from sparsedp.accounting.pld.pairs import (
     normal_quantile,
 )
 from sparsedp.accounting.pld.sampling import PoissonSampled
+from sparsedp.core.arrays import F64
 
 MOST_SHIFTS = 2000
 """A mixture has no more different shifts than this."""
@@ -45,11 +45,11 @@ class GaussianMixture:
     infinity: float = 0.0
     symmetric: ClassVar[bool] = False
 
-    def loss(self, x: Array) -> Array:
+    def loss(self, x: F64) -> F64:
         """ln(P/Q) at x, increasing in x."""
         return self._loss_and_slope(x)[0]
 
-    def _loss_and_slope(self, x: Array) -> tuple[Array, Array]:
+    def _loss_and_slope(self, x: F64) -> tuple[F64, F64]:
         shifts, log_weights = np.array(self.shifts), np.log(self.probabilities)
         loss, slope = np.empty(len(x)), np.empty(len(x))
         chunk = max(1, _CHUNK // len(shifts))
@@ -62,7 +62,7 @@ class GaussianMixture:
             loss[part], slope[part] = top + np.log(total), (terms @ shifts) / total
         return loss, slope
 
-    def cells(self, edges: Array) -> tuple[Array, Array]:
+    def cells(self, edges: F64) -> tuple[F64, F64]:
         """See `Pair`."""
         x = self._inverse_loss(edges)
         p, q = np.zeros(len(x) + 1), normal_cells(x)
@@ -71,7 +71,7 @@ class GaussianMixture:
         p[-1] += self.infinity
         return p, q
 
-    def _inverse_loss(self, losses: Array) -> Array:
+    def _inverse_loss(self, losses: F64) -> F64:
         """x with loss(x) = losses; infinite outside the range."""
         grid = np.linspace(*self._ends(1e-300), _TABLE)
         values = self.loss(grid)
@@ -80,7 +80,7 @@ class GaussianMixture:
         result[inside] = self._roots(losses[inside], grid, values)
         return result
 
-    def _roots(self, wanted: Array, grid: Array, values: Array) -> Array:
+    def _roots(self, wanted: F64, grid: F64, values: F64) -> F64:
         """Newton steps from the interpolated x, each within what is known of the root, until rounding decides."""
         cell = np.searchsorted(values, wanted)
         low, high, x = grid[cell - 1], grid[cell], np.interp(wanted, values, grid)
@@ -116,12 +116,12 @@ class GaussianMixture:
         low, high = self.loss(np.array(self._ends(tail)))
         return float(low), float(high)
 
-    def sketch(self, tail: float) -> Array:
+    def sketch(self, tail: float) -> F64:
         """See `Pair`."""
         return np.unique(self.loss(np.linspace(*self._ends(tail), SKETCH)))
 
 
-def rounded_up(shifts: Array, probabilities: Array, most: int) -> tuple[Array, Array]:
+def rounded_up(shifts: F64, probabilities: F64, most: int) -> tuple[F64, F64]:
     """At most `most` of these ascending shifts: each stands for itself and the shorter ones before it.
 
     A mixture with larger shifts dominates (Choquette-Choo et al. 2023).
@@ -162,14 +162,14 @@ class SampledReplacement:
     rate: float
     symmetric: ClassVar[bool] = True
 
-    def cells(self, edges: Array) -> tuple[Array, Array]:
+    def cells(self, edges: F64) -> tuple[F64, F64]:
         """See `Pair`."""
         x = self._inverse_loss(edges)
         centre = normal_cells(x)
         up, down = normal_cells(x - self.mu), normal_cells(x + self.mu)
         return (1 - self.rate) * centre + self.rate * up, (1 - self.rate) * centre + self.rate * down
 
-    def _inverse_loss(self, losses: Array) -> Array:
+    def _inverse_loss(self, losses: F64) -> F64:
         # With y = e^(mu x): y e^(-loss/2) solves z^2 - 2 s z - 1 = 0, s = (1 - rate) sinh(loss/2)
         # e^(mu^2/2) / rate.
         if self.rate == 1:
@@ -195,7 +195,7 @@ class SampledReplacement:
         high = float(top - np.logaddexp(log_other, log_rate - self.mu * x - self.mu**2 / 2))
         return -high, high
 
-    def sketch(self, tail: float) -> Array:
+    def sketch(self, tail: float) -> F64:
         """See `Pair`."""
         x = np.linspace(-1, 1, SKETCH) * (self.mu + normal_quantile(tail))
         log_other = math.log1p(-self.rate) if self.rate < 1 else -math.inf

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from sparsedp.accounting.pld.pairs import Array, Pair, Unresolved
+from sparsedp.accounting.pld.pairs import Pair, Unresolved
+from sparsedp.core.arrays import F64
 
 _TINY = 1e-290
 _LOG_TILTS = np.log(10.0) * np.linspace(-4, 12, 49)
@@ -22,8 +23,8 @@ _LOG_TILTS = np.log(10.0) * np.linspace(-4, 12, 49)
 class Part:
     """The losses of one pair with their P-masses, and how many copies of it there are."""
 
-    losses: Array
-    log_p: Array
+    losses: F64
+    log_p: F64
     count: int
 
     def log_mgf(self, tilt: float) -> float:
@@ -32,7 +33,7 @@ class Part:
         top = float(exponent.max())
         return top + math.log(float(np.exp(exponent - top).sum()))
 
-    def tilted(self, tilt: float) -> Array:
+    def tilted(self, tilt: float) -> F64:
         """The masses, tilted and normalised."""
         exponent = self.log_p + tilt * self.losses
         masses = np.exp(exponent - exponent.max())

@@ -14,13 +14,14 @@ from functools import cached_property
 import numpy as np
 from scipy import fft
 
-from sparsedp.accounting.pld.pairs import Array, Unresolved
+from sparsedp.accounting.pld.pairs import Unresolved
+from sparsedp.core.arrays import F64
 
 MAX_POINTS = 1 << 21
 """No grid is longer than this."""
 
 _BLOCKS = 1000
-_RATES: Array = np.exp2(np.arange(-15, 7))
+_RATES: F64 = np.exp2(np.arange(-15, 7))
 _LARGE = 300.0
 _LOG_NOTHING = -60.0
 
@@ -39,13 +40,13 @@ class TiltedLoss:
 
     step: float
     first: int
-    weights: Array
+    weights: F64
     log_scale: float
     tilt: float
     infinity: float
 
     @cached_property
-    def losses(self) -> Array:
+    def losses(self) -> F64:
         """The grid points."""
         return self.step * (self.first + np.arange(len(self.weights), dtype=np.float64))
 
@@ -162,7 +163,7 @@ class TiltedLoss:
         return int(min(low, math.floor(mean * count))), int(high), log_beyond
 
     @cached_property
-    def _log_weights(self) -> Array:
+    def _log_weights(self) -> F64:
         with np.errstate(divide="ignore"):
             return np.log(self.weights)
 
@@ -173,7 +174,7 @@ class TiltedLoss:
         return top + math.log(float(np.exp(exponents - top).sum()))
 
 
-def _best_rate(rates: Array, away: Array, mass: Array, count: int, log_negligible: float) -> float:
+def _best_rate(rates: F64, away: F64, mass: F64, count: int, log_negligible: float) -> float:
     """The rate whose Chernoff bound is the nearest, for `mass` at distances `away` from the mean."""
     exponents = np.outer(rates, away)
     top = exponents.max(axis=1)
@@ -181,7 +182,7 @@ def _best_rate(rates: Array, away: Array, mass: Array, count: int, log_negligibl
     return float(rates[np.argmin((count * growth - log_negligible) / np.abs(rates))])
 
 
-def _power(weights: Array, mode: int, count: int, size: int) -> Array:
+def _power(weights: F64, mode: int, count: int, size: int) -> F64:
     """The weights convolved with themselves `count` times, modulo `size`, with index 0 for `count * mode`.
 
     The heaviest weight p stands apart: with z the FFT of the others over p, what is transformed back is

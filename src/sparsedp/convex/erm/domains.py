@@ -8,8 +8,8 @@ from functools import singledispatch
 
 import numpy as np
 
+from sparsedp.core.arrays import F64
 from sparsedp.mechanisms import Ball, Box, Simplex
-from sparsedp.mechanisms.histogram import Floats
 
 __all__ = ["Ball", "Box", "Domain", "Simplex", "Unconstrained", "euclidean_nearest", "largest_norm"]
 
@@ -18,7 +18,7 @@ __all__ = ["Ball", "Box", "Domain", "Simplex", "Unconstrained", "euclidean_neare
 class Unconstrained:
     """The whole space."""
 
-    def linf_nearest(self, x: Floats) -> Floats:
+    def linf_nearest(self, x: F64) -> F64:
         """The point itself."""
         return x
 
@@ -27,30 +27,30 @@ Domain = Unconstrained | Box | Ball | Simplex
 
 
 @singledispatch
-def euclidean_nearest(domain: Domain, x: Floats) -> Floats:
+def euclidean_nearest(domain: Domain, x: F64) -> F64:
     """The point of ``domain`` nearest to ``x`` in l2."""
     raise TypeError(f"domain must be Unconstrained, Box, Ball or Simplex, got {type(domain).__name__}")
 
 
 @euclidean_nearest.register
-def _(domain: Unconstrained, x: Floats) -> Floats:
+def _(domain: Unconstrained, x: F64) -> F64:
     return x
 
 
 @euclidean_nearest.register
-def _(domain: Box, x: Floats) -> Floats:
+def _(domain: Box, x: F64) -> F64:
     return np.clip(x, domain.low, domain.high)
 
 
 @euclidean_nearest.register
-def _(domain: Ball, x: Floats) -> Floats:
+def _(domain: Ball, x: F64) -> F64:
     offset = x - domain.center
     norm = float(np.linalg.norm(offset))
     return x if norm <= domain.radius else domain.center + offset * (domain.radius / norm)
 
 
 @euclidean_nearest.register
-def _(domain: Simplex, x: Floats) -> Floats:
+def _(domain: Simplex, x: F64) -> F64:
     # Subtract the t for which the positive parts sum to the total (Duchi et al. 2008).
     largest = np.sort(x)[::-1]
     levels = (np.cumsum(largest) - domain.total) / np.arange(1, x.size + 1)

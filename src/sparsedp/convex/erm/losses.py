@@ -13,8 +13,8 @@ from typing import ClassVar, Protocol
 import numpy as np
 from scipy.special import expit, logsumexp
 
+from sparsedp.core.arrays import F64
 from sparsedp.core.validation import check_count, check_number, check_positive
-from sparsedp.mechanisms.histogram import Floats
 
 
 @dataclass(frozen=True)
@@ -81,19 +81,19 @@ class MarginLoss(Protocol):
         """Its bounds."""
         ...
 
-    def check_targets(self, targets: Floats) -> None:
+    def check_targets(self, targets: F64) -> None:
         """Refuse targets for which the bounds do not hold."""
         ...
 
-    def value(self, margins: Floats, targets: Floats) -> Floats:
+    def value(self, margins: F64, targets: F64) -> F64:
         """The loss of each example."""
         ...
 
-    def slopes(self, margins: Floats, targets: Floats) -> Floats:
+    def slopes(self, margins: F64, targets: F64) -> F64:
         """The first derivatives, of the shape of ``margins``."""
         ...
 
-    def bend(self, margins: Floats, targets: Floats, change: Floats) -> Floats:
+    def bend(self, margins: F64, targets: F64, change: F64) -> F64:
         """The second derivative times a change of the margins."""
         ...
 
@@ -126,28 +126,28 @@ class LogisticLoss:
         """The margin at which the slope is ``steepest``."""
         return math.log(1 / self.steepest - 1) if self.steepest < 1 else -math.inf
 
-    def check_targets(self, targets: Floats) -> None:
+    def check_targets(self, targets: F64) -> None:
         """Exactly -1 or 1: any other number would scale the slopes."""
         _check_signs(targets)
 
-    def value(self, margins: Floats, targets: Floats) -> Floats:
+    def value(self, margins: F64, targets: F64) -> F64:
         """Logistic to the right of the bend, a line to the left."""
         m = targets * margins[:, 0]
         curved = np.maximum(m, self._bend_point)
         return np.asarray(np.logaddexp(0.0, -curved) + self.steepest * (curved - m))
 
-    def slopes(self, margins: Floats, targets: Floats) -> Floats:
+    def slopes(self, margins: F64, targets: F64) -> F64:
         """-target min(p, steepest), p the probability of the other class."""
         p = expit(-targets * margins[:, 0])
         return np.asarray((-targets * np.minimum(p, self.steepest))[:, None])
 
-    def bend(self, margins: Floats, targets: Floats, change: Floats) -> Floats:
+    def bend(self, margins: F64, targets: F64, change: F64) -> F64:
         """p (1 - p) where curved."""
         m = targets * margins[:, 0]
         curve = np.where(m > self._bend_point, expit(m) * expit(-m), 0.0)
         return np.asarray(curve[:, None] * change)
 
-    def probability(self, margins: Floats) -> Floats:
+    def probability(self, margins: F64) -> F64:
         """The chance of target 1 for which this margin would be the best: slopes of both targets cancel."""
         against = np.minimum(expit(-margins), self.steepest)
         towards = np.minimum(expit(margins), self.steepest)
@@ -171,24 +171,24 @@ class SmoothedHingeLoss:
         curvature = 1 / (4 * self.smoothing)
         return LossBounds(1.0, 1.0, curvature, curvature)
 
-    def check_targets(self, targets: Floats) -> None:
+    def check_targets(self, targets: F64) -> None:
         """Exactly -1 or 1: any other number would scale the slopes."""
         _check_signs(targets)
 
-    def value(self, margins: Floats, targets: Floats) -> Floats:
+    def value(self, margins: F64, targets: F64) -> F64:
         """One rounded hinge an example."""
         return np.asarray(self.smoothing * np.logaddexp(0.0, self._lack(margins, targets)))
 
-    def slopes(self, margins: Floats, targets: Floats) -> Floats:
+    def slopes(self, margins: F64, targets: F64) -> F64:
         """-target times how far below the corner."""
         return np.asarray((-targets * expit(self._lack(margins, targets)))[:, None])
 
-    def bend(self, margins: Floats, targets: Floats, change: Floats) -> Floats:
+    def bend(self, margins: F64, targets: F64, change: F64) -> F64:
         """p (1 - p) / h."""
         lack = self._lack(margins, targets)
         return np.asarray((expit(lack) * expit(-lack) / self.smoothing)[:, None] * change)
 
-    def _lack(self, margins: Floats, targets: Floats) -> Floats:
+    def _lack(self, margins: F64, targets: F64) -> F64:
         return np.asarray((1.0 - targets * margins[:, 0]) / self.smoothing)
 
 
@@ -214,22 +214,22 @@ class SquaredLoss:
         reach = self.margin_bound + self.target_bound
         return LossBounds(reach, reach, 1.0, 1.0, slope_corners=2, margin_bound=self.margin_bound)
 
-    def check_targets(self, targets: Floats) -> None:
+    def check_targets(self, targets: F64) -> None:
         """Within ``target_bound``."""
         if not (np.abs(targets) <= self.target_bound).all():
             raise ValueError(
                 f"targets must lie within target_bound = {self.target_bound:g}: cut them to it with numpy.clip"
             )
 
-    def value(self, margins: Floats, targets: Floats) -> Floats:
+    def value(self, margins: F64, targets: F64) -> F64:
         """Half the squared residual."""
         return np.asarray(0.5 * (margins[:, 0] - targets) ** 2)
 
-    def slopes(self, margins: Floats, targets: Floats) -> Floats:
+    def slopes(self, margins: F64, targets: F64) -> F64:
         """The residual."""
         return np.asarray((margins[:, 0] - targets)[:, None])
 
-    def bend(self, margins: Floats, targets: Floats, change: Floats) -> Floats:
+    def bend(self, margins: F64, targets: F64, change: F64) -> F64:
         """Constant."""
         return change
 
@@ -271,35 +271,35 @@ class SoftmaxLoss:
             level_curvature=1 / (k * h),
         )
 
-    def check_targets(self, targets: Floats) -> None:
+    def check_targets(self, targets: F64) -> None:
         """Whole numbers 0 .. classes - 1."""
         if not ((targets >= 0) & (targets < self.classes) & (targets == np.floor(targets))).all():
             raise ValueError(
                 f"targets must be whole numbers from 0 to {self.classes - 1}: number the classes"
             )
 
-    def value(self, margins: Floats, targets: Floats) -> Floats:
+    def value(self, margins: F64, targets: F64) -> F64:
         """One loss an example."""
         own = np.take_along_axis(margins, targets[:, None].astype(np.int64), axis=1)[:, 0]
         return np.asarray(self.smoothing * logsumexp(self._levels(margins, targets), axis=1) - own)
 
-    def slopes(self, margins: Floats, targets: Floats) -> Floats:
+    def slopes(self, margins: F64, targets: F64) -> F64:
         """Probabilities less the indicator of the target."""
         slopes = self._probabilities(margins, targets)
         slopes[np.arange(targets.size), targets.astype(np.int64)] -= 1.0
         return slopes
 
-    def bend(self, margins: Floats, targets: Floats, change: Floats) -> Floats:
+    def bend(self, margins: F64, targets: F64, change: F64) -> F64:
         """(diag(p) - p p^T) / h."""
         p = self._probabilities(margins, targets)
         return np.asarray(p * (change - (p * change).sum(axis=1, keepdims=True)) / self.smoothing)
 
-    def _levels(self, margins: Floats, targets: Floats) -> Floats:
+    def _levels(self, margins: F64, targets: F64) -> F64:
         levels = (margins + self.margin) / self.smoothing
         levels[np.arange(targets.size), targets.astype(np.int64)] -= self.margin / self.smoothing
         return levels
 
-    def _probabilities(self, margins: Floats, targets: Floats) -> Floats:
+    def _probabilities(self, margins: F64, targets: F64) -> F64:
         levels = self._levels(margins, targets)
         levels -= levels.max(axis=1, keepdims=True)
         np.exp(levels, out=levels)
@@ -307,6 +307,6 @@ class SoftmaxLoss:
         return levels
 
 
-def _check_signs(targets: Floats) -> None:
+def _check_signs(targets: F64) -> None:
     if not (np.abs(targets) == 1.0).all():
         raise ValueError("targets must be exactly -1 or 1: other numbers scale the slopes")

@@ -14,8 +14,8 @@ from sparsedp.convex.erm.regularization import FREE_MARGIN
 from sparsedp.convex.erm.risk import LinearRisk
 from sparsedp.convex.neighbours import changed_terms
 from sparsedp.convex.noise import GaussianNoise
+from sparsedp.core.arrays import F64
 from sparsedp.core.validation import check_count, check_delta, check_epsilon, check_positive
-from sparsedp.mechanisms.histogram import Floats
 from sparsedp.randomness import NoiseSource
 
 _MOST_STEPS = 300
@@ -85,7 +85,7 @@ class StepSchedule:
     momentum: Callable[[int], float]
 
 
-def _clipped_gradient(risk: LinearRisk, x: Floats, clip: float) -> Floats:
+def _clipped_gradient(risk: LinearRisk, x: F64, clip: float) -> F64:
     slopes = risk.loss.slopes(risk.margins(x), risk.targets)
     norms = np.linalg.norm(slopes, axis=1, keepdims=True)
     return risk.pull_back(slopes * (clip / np.maximum(norms, clip)))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sparsedp.accounting import PrivacyStatement
 from sparsedp.convex.erm.risk import EmpiricalRisk
 from sparsedp.convex.neighbours import adjacency_notes
-from sparsedp.mechanisms.histogram import Floats
+from sparsedp.core.arrays import F64
 from sparsedp.randomness import NoiseSource
 
 
@@ -20,7 +20,7 @@ class PrivateMinimiser:
     regularisation. ``error_bound`` bounds the excess empirical risk where a theorem does.
     """
 
-    x: Floats
+    x: F64
     statement: PrivacyStatement
     sensitivity: float
     noise_scale: float

@@ -11,10 +11,10 @@ import numpy as np
 
 from sparsedp.convex.clip import as_rows, keep_rows, row_norms, zero_broken_rows
 from sparsedp.convex.erm.losses import MarginLoss, check_at_least
+from sparsedp.core.arrays import F64
 from sparsedp.core.validation import check_count, check_number, check_positive
-from sparsedp.mechanisms.histogram import Floats
 
-Product = Callable[[Floats], Floats]
+Product = Callable[[F64], F64]
 
 SUM_BLOCK = 2**16
 """How many examples are added up in one go."""
@@ -89,11 +89,11 @@ class EmpiricalRisk(Protocol):
         """Refuse data that break the promise, as far as that can be seen; the l1 bounds count for pure DP."""
         ...
 
-    def value_and_gradient(self, x: Floats) -> tuple[float, Floats]:
+    def value_and_gradient(self, x: F64) -> tuple[float, F64]:
         """F_S(x) and its gradient."""
         ...
 
-    def hessian_at(self, x: Floats) -> Product | None:
+    def hessian_at(self, x: F64) -> Product | None:
         """Products with the Hessian at x, if they are to be had."""
         ...
 
@@ -107,11 +107,11 @@ class FunctionRisk:
     must finite numbers: only the functions can leave out an example whose loss is NaN, and they have to.
     """
 
-    value_and_gradient_function: Callable[[Floats], tuple[float, Floats]]
+    value_and_gradient_function: Callable[[F64], tuple[float, F64]]
     n: int
     dimension: int
     regularity: Regularity
-    hessian_function: Callable[[Floats], Product] | None = None
+    hessian_function: Callable[[F64], Product] | None = None
 
     def __post_init__(self) -> None:
         check_count("n", self.n)
@@ -120,7 +120,7 @@ class FunctionRisk:
     def verify(self, *, pure: bool) -> None:
         """Nothing can be seen from outside: the promise stands."""
 
-    def value_and_gradient(self, x: Floats) -> tuple[float, Floats]:
+    def value_and_gradient(self, x: F64) -> tuple[float, F64]:
         """As given, checked."""
         value, gradient = self.value_and_gradient_function(x)
         gradient = np.asarray(gradient, dtype=np.float64)
@@ -130,7 +130,7 @@ class FunctionRisk:
             raise ValueError("value_and_gradient returned NaN or an infinity")
         return float(value), gradient
 
-    def hessian_at(self, x: Floats) -> Product | None:
+    def hessian_at(self, x: F64) -> Product | None:
         """As given."""
         return None if self.hessian_function is None else self.hessian_function(x)
 
@@ -148,7 +148,7 @@ class LinearRisk:
     """
 
     rows: Any = field(repr=False)
-    targets: Floats = field(repr=False)
+    targets: F64 = field(repr=False)
     loss: MarginLoss
     row_l2: float
     row_l1: float
@@ -198,11 +198,11 @@ class LinearRisk:
                     f"rows must have l{order} norms of at most {bound:g}: shorten them with clip_rows"
                 )
 
-    def margins(self, x: Floats) -> Floats:
+    def margins(self, x: F64) -> F64:
         """One row of margins an example."""
         return np.asarray(self.rows @ x.reshape(-1, self.loss.outputs))
 
-    def pull_back(self, slopes: Floats) -> Floats:
+    def pull_back(self, slopes: F64) -> F64:
         """The mean over examples of ``slope (x) x``, a block at a time: long sums round more."""
         total = np.zeros((self.rows.shape[1], slopes.shape[1]))
         for start in range(0, self.n, SUM_BLOCK):
@@ -210,13 +210,13 @@ class LinearRisk:
             total += (self.rows if self.n <= SUM_BLOCK else self.rows[block]).T @ slopes[block]
         return total.ravel() / self.n
 
-    def value_and_gradient(self, x: Floats) -> tuple[float, Floats]:
+    def value_and_gradient(self, x: F64) -> tuple[float, F64]:
         """Two products with the rows."""
         margins = self.margins(x)
         value = float(self.loss.value(margins, self.targets).mean())
         return value, self.pull_back(self.loss.slopes(margins, self.targets))
 
-    def hessian_at(self, x: Floats) -> Product:
+    def hessian_at(self, x: F64) -> Product:
         """Two products with the rows each."""
         margins = self.margins(x)
         return lambda v: self.pull_back(self.loss.bend(margins, self.targets, self.margins(v)))

@@ -19,7 +19,7 @@ from scipy.sparse.linalg import LinearOperator, cg
 
 from sparsedp.convex.erm.domains import Domain, euclidean_nearest, largest_norm
 from sparsedp.convex.erm.risk import MOST_ENTRIES, SUM_BLOCK, EmpiricalRisk
-from sparsedp.mechanisms.histogram import Floats
+from sparsedp.core.arrays import F64
 
 _NEWTON_STEPS = 200
 _GRADIENT_STEPS = 50_000
@@ -121,17 +121,17 @@ class Objective:
 
     risk: EmpiricalRisk
     lam: float
-    linear: Floats | float = 0.0
+    linear: F64 | float = 0.0
 
-    def gradient(self, x: Floats) -> Floats:
+    def gradient(self, x: F64) -> F64:
         """That of all three terms."""
         return self.risk.value_and_gradient(x)[1] + self.lam * x + self.linear
 
-    def hessian_at(self, x: Floats) -> LinearOperator:
+    def hessian_at(self, x: F64) -> LinearOperator:
         """Its Hessian, where the risk has one."""
         product = self.risk.hessian_at(x)
 
-        def times(v: Floats) -> Floats:
+        def times(v: F64) -> F64:
             assert product is not None
             return product(v.ravel()) + self.lam * v.ravel()
 
@@ -142,8 +142,8 @@ class Objective:
 class Minimiser:
     """A point and the norms of a subgradient there, its certificate."""
 
-    x: Floats
-    subgradient: Floats
+    x: F64
+    subgradient: F64
 
     @property
     def residual(self) -> float:
@@ -175,7 +175,7 @@ def _certified(solution: Minimiser, tolerance: float) -> Minimiser:
     return solution
 
 
-def _newton(objective: Objective, x: Floats, tolerance: float) -> Minimiser:
+def _newton(objective: Objective, x: F64, tolerance: float) -> Minimiser:
     """Newton's method by conjugate gradients, steps halved until the norm of the gradient falls.
 
     The norm of the gradient, unlike the value, keeps its precision down to the end.
@@ -201,7 +201,7 @@ def _newton(objective: Objective, x: Floats, tolerance: float) -> Minimiser:
     return Minimiser(x, gradient)
 
 
-def _accelerated(objective: Objective, domain: Domain, x: Floats, tolerance: float) -> Minimiser:
+def _accelerated(objective: Objective, domain: Domain, x: F64, tolerance: float) -> Minimiser:
     """Accelerated projected gradients for a function of modulus lam (Nesterov's constant momentum).
 
     After a step from y to x = P(y - t g(y)), ``g(x) - g(y) + (y - x)/t`` is a subgradient at x.

@@ -12,14 +12,14 @@ from scipy.optimize import brentq
 
 from sparsedp.accounting import PrivacyStatement
 from sparsedp.accounting.statement import REPLACE_ONE
+from sparsedp.core.arrays import F64
 from sparsedp.core.validation import check_count, check_delta, check_epsilon, check_positive
 from sparsedp.mechanisms import exponential
-from sparsedp.mechanisms.histogram import Floats
 from sparsedp.randomness import NoiseSource
 
 _MOST_SQUARE = 10_000
 
-Losses = Callable[[sparse.csr_array], Floats]
+Losses = Callable[[sparse.csr_array], F64]
 """(points, one a row) -> the empirical risk F_S at each."""
 
 
@@ -27,7 +27,7 @@ Losses = Callable[[sparse.csr_array], Floats]
 class SparseExponentialResult:
     """The point drawn, its guarantee, and the theorem's bound on its excess empirical risk."""
 
-    x: Floats
+    x: F64
     statement: PrivacyStatement
     error_bound: float
     tau: float

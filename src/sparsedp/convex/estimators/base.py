@@ -26,8 +26,8 @@ from sparsedp.convex.erm.regularization import Goal, check_lambda
 from sparsedp.convex.erm.risk import LinearRisk
 from sparsedp.convex.estimators.preprocessing import learning_steps
 from sparsedp.convex.neighbours import check_pure_or_delta
+from sparsedp.core.arrays import F64
 from sparsedp.core.validation import check_count, check_positive
-from sparsedp.mechanisms.histogram import Floats
 from sparsedp.randomness import NoiseSource
 
 Mechanism = Literal["auto", "output", "objective", "descent"]
@@ -179,7 +179,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     def _fit_linear(
         self,
         rows: Rows,
-        targets: Floats,
+        targets: F64,
         known: NDArray[np.bool_],
         loss: MarginLoss,
         *,
@@ -255,7 +255,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             raise ValueError("mechanism 'descent' needs delta > 0 and has no lam")
         return self.mechanism
 
-    def _margins(self, X: ArrayLike) -> Floats:
+    def _margins(self, X: ArrayLike) -> F64:
         """One margin an output, for rows shortened as they were in fit; the intercept for one that is not finite."""
         check_is_fitted(self)
         checked = validate_data(
@@ -320,7 +320,7 @@ class PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):  # type: ign
         )
         return found, "not covered: the set of labels was read from the data"
 
-    def decision_function(self, X: ArrayLike) -> Floats:
+    def decision_function(self, X: ArrayLike) -> F64:
         """Margins: of the second class for two classes, else one a class."""
         margins = self._margins(X)
         return margins[:, 0] if self.classes_.size == 2 else margins

@@ -11,7 +11,7 @@ from sparsedp.convex.erm.domains import Domain
 from sparsedp.convex.erm.losses import LogisticLoss, MarginLoss, SoftmaxLoss
 from sparsedp.convex.erm.regularization import Goal
 from sparsedp.convex.estimators.base import Mechanism, PrivateLinearClassifier
-from sparsedp.mechanisms.histogram import Floats
+from sparsedp.core.arrays import F64
 
 
 class PrivateLogisticRegression(PrivateLinearClassifier):
@@ -102,7 +102,7 @@ class PrivateLogisticRegression(PrivateLinearClassifier):
     def _loss(self, classes: int) -> MarginLoss:
         return LogisticLoss(self.steepest) if classes == 2 else SoftmaxLoss(classes)
 
-    def predict_proba(self, X: ArrayLike) -> Floats:
+    def predict_proba(self, X: ArrayLike) -> F64:
         """The probability of every class."""
         margins = self._margins(X)
         if self.classes_.size > 2:
@@ -110,6 +110,6 @@ class PrivateLogisticRegression(PrivateLinearClassifier):
         second = LogisticLoss(self.steepest).probability(margins[:, 0])
         return np.column_stack([1.0 - second, second])
 
-    def predict_log_proba(self, X: ArrayLike) -> Floats:
+    def predict_log_proba(self, X: ArrayLike) -> F64:
         """Logarithms of ``predict_proba``."""
         return np.asarray(np.log(self.predict_proba(X)))

@@ -16,8 +16,8 @@ from sparsedp.convex.erm.domains import Ball
 from sparsedp.convex.erm.losses import SquaredLoss
 from sparsedp.convex.erm.regularization import Goal
 from sparsedp.convex.estimators.base import Mechanism, PrivateLinearModel
+from sparsedp.core.arrays import F64
 from sparsedp.core.validation import check_positive
-from sparsedp.mechanisms.histogram import Floats
 
 
 class PrivateRidge(RegressorMixin, PrivateLinearModel):  # type: ignore[misc]
@@ -86,6 +86,6 @@ class PrivateRidge(RegressorMixin, PrivateLinearModel):  # type: ignore[misc]
         self.coef_, self.intercept_ = self.coef_[0], self.intercept_[0]
         return self
 
-    def predict(self, X: ArrayLike) -> Floats:
+    def predict(self, X: ArrayLike) -> F64:
         """Inner products with the weights, rows shortened as in fit."""
         return self._margins(X)[:, 0]

@@ -12,7 +12,7 @@ import numpy as np
 
 from sparsedp.convex.mean.projection import Projected, ball_risk, project, pure_noise_error, shrink, tally
 from sparsedp.convex.noise import Noise
-from sparsedp.mechanisms.histogram import Floats
+from sparsedp.core.arrays import F64
 
 _CANDIDATES = 33
 _WORTH_IT = 1.15
@@ -35,12 +35,12 @@ class Denoised:
     ``method`` is ``"zero"``, ``"projection"`` or ``"threshold"``; ``level`` is where a coordinate stands out.
     """
 
-    point: Floats
+    point: F64
     method: str
     level: float
 
 
-def denoise(noisy: Floats, noise: Noise, *, l2_bound: float, radius: float) -> Denoised:
+def denoise(noisy: F64, noise: Noise, *, l2_bound: float, radius: float) -> Denoised:
     """A mean of l2 norm ``l2_bound`` and l1 norm ``radius`` at most, estimated from itself with noise.
 
     Whatever is kept of noise is an error, so first of all it is asked what answering zero would cost:
@@ -112,18 +112,18 @@ def denoised_error_bound(
     return min(2 * l2_bound, by_ball, noise.norm(d, beta / 2) + level * math.sqrt(d))
 
 
-def _gains(noisy: Floats, noise: Noise, thresholds: Floats) -> Floats:
+def _gains(noisy: F64, noise: Noise, thresholds: F64) -> F64:
     """The estimated errors of soft thresholds beside that of the last one."""
     squares, passing = tally(noisy, noise, thresholds)
     return np.asarray(squares - squares[-1] + 2 * noise.variance * (passing - passing[-1]))
 
 
-def _ball_gain(noisy: Floats, noise: Noise, ball: Projected) -> float:
+def _ball_gain(noisy: F64, noise: Noise, ball: Projected) -> float:
     """The estimated error of a projection beside that of answering zero."""
     zero = float(noisy @ noisy) - noise.variance * noisy.size
     return ball_risk(noisy, noise, ball) - zero
 
 
-def _within(point: Floats, l2_bound: float) -> Floats:
+def _within(point: F64, l2_bound: float) -> F64:
     norm = float(np.linalg.norm(point))
     return point if norm <= l2_bound else point * (l2_bound / norm)

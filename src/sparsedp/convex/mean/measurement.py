@@ -9,7 +9,7 @@ import numpy as np
 from scipy.fft import dct, idct
 from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
-from sparsedp.mechanisms.histogram import Floats, Ints
+from sparsedp.core.arrays import F64, I64
 from sparsedp.randomness import Stream
 
 MOST_ENTRIES = 2**25
@@ -22,7 +22,7 @@ class Measurement(Protocol):
     m: int
     d: int
 
-    def columns(self, ids: Ints) -> Floats:
+    def columns(self, ids: I64) -> F64:
         """The columns of these coordinates, one a row of the answer."""
         ...
 
@@ -36,9 +36,9 @@ class GaussianMeasurement:
 
     def __init__(self, m: int, d: int, stream: Stream) -> None:
         self.m, self.d = m, d
-        self._columns: Floats = stream.normal((d, m)) / math.sqrt(m)
+        self._columns: F64 = stream.normal((d, m)) / math.sqrt(m)
 
-    def columns(self, ids: Ints) -> Floats:
+    def columns(self, ids: I64) -> F64:
         """The columns of these coordinates, one a row of the answer."""
         return self._columns[ids]
 
@@ -59,7 +59,7 @@ class CosineMeasurement:
         self._frequencies = np.sort(stream.permutation(d - 1)[:m] + 1)
         self._signs = 1.0 - 2.0 * (np.frombuffer(stream.bytes(d), dtype=np.uint8) & 1)
 
-    def columns(self, ids: Ints) -> Floats:
+    def columns(self, ids: I64) -> F64:
         """The columns of these coordinates, one a row of the answer."""
         turns = np.multiply.outer(2 * ids + 1, self._frequencies) % (4 * self.d)  # whole turns off, exactly
         cosines = np.cos(turns * (math.pi / (2 * self.d)))
@@ -69,10 +69,10 @@ class CosineMeasurement:
         """The matrix for a solver, by fast transforms."""
         scale = math.sqrt(self.d / self.m)
 
-        def times(x: Floats) -> Floats:
+        def times(x: F64) -> F64:
             return np.asarray(scale * dct(self._signs * x.ravel(), norm="ortho")[self._frequencies])
 
-        def transposed_times(y: Floats) -> Floats:
+        def transposed_times(y: F64) -> F64:
             spectrum = np.zeros(self.d)
             spectrum[self._frequencies] = y.ravel()
             return np.asarray(scale * self._signs * idct(spectrum, norm="ortho"))

@@ -9,8 +9,8 @@ import numpy as np
 from scipy import optimize
 
 from sparsedp.convex.noise import GaussianNoise, LaplaceNoise, Noise, below
+from sparsedp.core.arrays import F64
 from sparsedp.mechanisms import project_l1_ball
-from sparsedp.mechanisms.histogram import Floats
 
 _CHUNK = 2**18
 
@@ -19,7 +19,7 @@ _CHUNK = 2**18
 class Projected:
     """A point of an l1 ball, and the threshold by which every magnitude was shortened to get there."""
 
-    point: Floats
+    point: F64
     threshold: float
 
 
@@ -36,7 +36,7 @@ def mean_noise(n: int, *, epsilon: float, delta: float, l2_bound: float, sparsit
     return GaussianNoise.calibrated(2 * l2_bound / n, epsilon, delta)
 
 
-def project(noisy: Floats, radius: float) -> Projected:
+def project(noisy: F64, radius: float) -> Projected:
     """Euclidean projection to the l1 ball, in time proportional to the dimension.
 
     A pass replaces a lower bound of the threshold by ``(sum of the candidates - radius) / their number``,
@@ -53,7 +53,7 @@ def project(noisy: Floats, radius: float) -> Projected:
     return Projected(shrink(noisy, threshold), threshold)
 
 
-def shrink(noisy: Floats, threshold: float) -> Floats:
+def shrink(noisy: F64, threshold: float) -> F64:
     """Soft thresholding: every magnitude shortened by ``threshold``, or to zero."""
     shrunk = np.abs(noisy)
     shrunk -= threshold
@@ -61,7 +61,7 @@ def shrink(noisy: Floats, threshold: float) -> Floats:
     return np.copysign(shrunk, noisy, out=shrunk)
 
 
-def threshold_risk(noisy: Floats, noise: Noise, thresholds: Floats) -> Floats:
+def threshold_risk(noisy: F64, noise: Noise, thresholds: F64) -> F64:
     """Unbiased estimates of the squared error of soft thresholding, one for each (sorted) threshold.
 
     With y = mean + noise, the error is ``|f(y) - y|^2 + 2 <noise, f(y) - y> + |noise|^2``; the first term is
@@ -71,7 +71,7 @@ def threshold_risk(noisy: Floats, noise: Noise, thresholds: Floats) -> Floats:
     return np.asarray(squares + noise.variance * (2 * passing - noisy.size))
 
 
-def ball_risk(noisy: Floats, noise: Noise, ball: Projected) -> float:
+def ball_risk(noisy: F64, noise: Noise, ball: Projected) -> float:
     """The same for the projection to an l1 ball of fixed radius, which chose its threshold by the data.
 
     A coordinate that passes moves by 1 - 1/k of what its noise does, for its k neighbours above the threshold
@@ -84,7 +84,7 @@ def ball_risk(noisy: Floats, noise: Noise, ball: Projected) -> float:
     return float(squares[0] + noise.variance * (2 * passing[0] - noisy.size))
 
 
-def tally(noisy: Floats, noise: Noise, thresholds: Floats) -> tuple[Floats, Floats]:
+def tally(noisy: F64, noise: Noise, thresholds: F64) -> tuple[F64, F64]:
     """For each threshold t: the sum of ``min(|y|, t)^2``, and how many coordinates pass."""
     squares, passing = np.zeros(thresholds.size), np.zeros(thresholds.size)
     for start in range(0, noisy.size, _CHUNK):

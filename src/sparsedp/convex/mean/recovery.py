@@ -13,7 +13,7 @@ from spgl1 import spg_bpdn
 from sparsedp.convex.clip import Rows, clip_rows, cut_for_sums
 from sparsedp.convex.mean.measurement import Measurement
 from sparsedp.convex.noise import GaussianNoise
-from sparsedp.mechanisms.histogram import Floats
+from sparsedp.core.arrays import F64
 
 _BLOCK = 256
 _ITERATIONS = 400
@@ -34,7 +34,7 @@ def measurement_bound(m: int, l2_bound: float) -> float:
     return l2_bound * (1 + 2 / math.sqrt(2 * m))
 
 
-def measured_mean(rows: sparse.csr_array, measurement: Measurement, bound: float) -> Floats:
+def measured_mean(rows: sparse.csr_array, measurement: Measurement, bound: float) -> F64:
     """The mean of the rows A z_i, each shortened to norm ``bound``, without rounding; a block at a time."""
     n = rows.shape[0]
     total = np.zeros(measurement.m)
@@ -70,7 +70,7 @@ def recovery_radius(noise: GaussianNoise, m: int, l2_bound: float, *, beta: floa
     return noise.norm(m, beta) + clipped / beta
 
 
-def recover(measurement: Measurement, noisy: Floats, *, radius: float, l2_bound: float) -> Floats:
+def recover(measurement: Measurement, noisy: F64, *, radius: float, l2_bound: float) -> F64:
     """Basis pursuit denoising on noisy measurements; zero where the answer is longer than twice any mean.
 
     Minimises ||z||_1 subject to ||A z - noisy|| <= radius (SPGL1). How well the solver does is a matter of

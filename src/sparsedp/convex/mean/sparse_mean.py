@@ -32,8 +32,8 @@ from sparsedp.convex.mean.recovery import (
 )
 from sparsedp.convex.neighbours import check_pure_or_delta
 from sparsedp.convex.noise import Noise
+from sparsedp.core.arrays import F64
 from sparsedp.core.validation import check_count, check_delta, check_epsilon
-from sparsedp.mechanisms.histogram import Floats
 from sparsedp.randomness import NoiseSource
 
 Method = Literal["auto", "projection", "recovery", "gaussian"]
@@ -63,7 +63,7 @@ class SparseMean:
     on each coordinate or measurement, or the scale of its Laplace law.
     """
 
-    estimate: Floats
+    estimate: F64
     statement: PrivacyStatement
     error_bound: float
     beta: float
@@ -92,7 +92,7 @@ class _Problem:
 
 @dataclass(frozen=True)
 class _Answer:
-    estimate: Floats
+    estimate: F64
     error_bound: float
     method: str
     noise_scale: float
@@ -162,7 +162,7 @@ def private_sparse_mean(
     )
 
 
-def _noisy_mean(rows: sparse.csr_array, p: _Problem, source: NoiseSource) -> tuple[Noise, Floats]:
+def _noisy_mean(rows: sparse.csr_array, p: _Problem, source: NoiseSource) -> tuple[Noise, F64]:
     noise = mean_noise(p.n, epsilon=p.epsilon, delta=p.delta, l2_bound=p.l2_bound, sparsity=p.sparsity)
     return noise, noise.add(exact_mean(rows, l2=p.l2_bound), source.noise)
 

@@ -28,8 +28,8 @@ from sparsedp.accounting import (
 from sparsedp.accounting.filters import AdaptiveFilter
 from sparsedp.accounting.renyi import renyi_epsilon
 from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE, REPLACE_ONE
+from sparsedp.core.arrays import F64, I64
 from sparsedp.core.validation import check_count, check_delta, check_epsilon, check_positive
-from sparsedp.mechanisms.histogram import Floats, Ints
 from sparsedp.randomness import Stream
 
 _SEARCH_PRECISION = 0.01
@@ -51,7 +51,7 @@ class BatchSchedule:
 
     size: int
     noise: float
-    levels: Ints
+    levels: I64
     epsilon: float
     delta: float
     adjacency: str
@@ -82,12 +82,12 @@ class BatchSchedule:
         """The same steps in a random order, on which their price does not depend."""
         return self._with(self.levels[stream.permutation(self.steps)])
 
-    def _with(self, levels: Ints) -> BatchSchedule:
+    def _with(self, levels: I64) -> BatchSchedule:
         return _priced(self.size, self.noise, levels, self.epsilon, self.delta, self.adjacency)
 
 
 def _priced(
-    size: int, noise: float, levels: Ints, epsilon: float, delta: float, adjacency: str
+    size: int, noise: float, levels: I64, epsilon: float, delta: float, adjacency: str
 ) -> BatchSchedule:
     """A schedule whose steps are known to stay within (epsilon, delta)."""
     own = np.array(levels, dtype=np.int64)
@@ -106,21 +106,21 @@ def _priced(
     return schedule
 
 
-def level_probabilities(size: int) -> Floats:
+def level_probabilities(size: int) -> F64:
     """The truncated geometric law TGeom(M) of Definition 6.1, with M = floor(log2 size) - 1."""
     size = check_count("size", size, minimum=2)
     weights = 0.5 ** np.arange(size.bit_length() - 1)
     return np.asarray(weights / weights.sum())
 
 
-def draw_levels(steps: int, *, size: int, stream: Stream) -> Ints:
+def draw_levels(steps: int, *, size: int, stream: Stream) -> I64:
     """`steps` independent draws of TGeom(M)."""
     edges = np.cumsum(level_probabilities(size))
     levels = np.searchsorted(edges, stream.uniform(steps), side="right")
     return np.minimum(levels, edges.size - 1).astype(np.int64)
 
 
-def step_events(levels: Ints, *, size: int, noise: float) -> Events:
+def step_events(levels: I64, *, size: int, noise: float) -> Events:
     """The events of these steps, add-or-remove-one.
 
     Proof: an example is in the batch B with probability q_k and then in exactly one half, O or E. Given
@@ -271,7 +271,7 @@ def filter_schedule(
     return _priced(size, noise, levels[:steps], epsilon, delta, REPLACE_ONE)
 
 
-def _squared_means(levels: Ints, size: int, noise: float) -> Floats:
+def _squared_means(levels: I64, size: int, noise: float) -> F64:
     """What the steps add up to in the limit of many: each contributes q^2 (e^(1/sigma^2) - 1) to mu^2."""
     rates = 2.0 ** (levels + 1) / size
     return np.cumsum(rates**2 * math.expm1(2.0 / noise**2) + math.expm1(1.0 / noise**2) / size**2)

@@ -15,8 +15,8 @@ from sparsedp.convex.sgd.gradient_sums import clipped_rows, combine, row_sum
 from sparsedp.convex.sgd.iterate import Iterate
 from sparsedp.convex.sgd.protocol import SparseLoss, check_start
 from sparsedp.convex.sgd.sparse_projection import SparseVector, project_noisy
+from sparsedp.core.arrays import F64, I64
 from sparsedp.core.validation import check_count, check_number, check_positive
-from sparsedp.mechanisms.histogram import Floats, Ints
 from sparsedp.randomness import NoiseSource, Stream, bernoulli_positions
 
 
@@ -24,7 +24,7 @@ from sparsedp.randomness import NoiseSource, Stream, bernoulli_positions
 class Minimised:
     """What a run returns: the point, how many steps led to it, and the guarantee it comes with."""
 
-    x: Floats
+    x: F64
     steps: int
     statement: PrivacyStatement
 
@@ -79,7 +79,7 @@ class BiasReducedSGD:
         return Minimised(point, last, self._statement(schedule, source))
 
     def gradient(
-        self, loss: SparseLoss, x: Floats, level: int, *, schedule: BatchSchedule, source: NoiseSource
+        self, loss: SparseLoss, x: F64, level: int, *, schedule: BatchSchedule, source: NoiseSource
     ) -> SparseVector:
         """The subsampled bias-reduced gradient estimate at x for N = `level` (Algorithm 5).
 
@@ -107,7 +107,7 @@ class BiasReducedSGD:
         radius = self.l2_bound * math.sqrt(self.sparsity)
         return project_noisy(mean, std=noise * self.l2_bound / divisor, radius=radius, stream=stream)
 
-    def _clipped_gradients(self, loss: SparseLoss, x: Floats, rows: Ints) -> sparse.csr_array:
+    def _clipped_gradients(self, loss: SparseLoss, x: F64, rows: I64) -> sparse.csr_array:
         gradients = loss.gradient_rows(x, rows)
         if gradients.shape != (rows.size, loss.dimension):
             raise ValueError(

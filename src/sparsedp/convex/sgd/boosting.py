@@ -29,9 +29,9 @@ from sparsedp.convex.sgd.bias_reduced_sgd import BiasReducedSGD
 from sparsedp.convex.sgd.gradient_sums import SAFE, clipped_rows, combine, row_sum
 from sparsedp.convex.sgd.protocol import SparseLoss, check_start
 from sparsedp.convex.sgd.sparse_projection import SparseVector
+from sparsedp.core.arrays import F64, I64
 from sparsedp.core.validation import check_count, check_delta, check_epsilon, check_positive
 from sparsedp.mechanisms import gaussian, permute_and_flip, report_noisy_max
-from sparsedp.mechanisms.histogram import Floats, Ints
 from sparsedp.randomness import NoiseSource, Stream
 
 Selection = Literal["repetition", "laplace", "permute-and-flip"]
@@ -49,7 +49,7 @@ class Boosted:
     diagnostic, not released: keep it with the data.
     """
 
-    x: Floats
+    x: F64
     runs: int
     statement: PrivacyStatement
 
@@ -130,7 +130,7 @@ class _Task:
 
     method: BiasReducedSGD
     loss: SparseLoss
-    start: Floats
+    start: F64
     size: int
     bound: float
     """What an example adds to a score times `size`, at most: B, or 2 L."""
@@ -140,12 +140,12 @@ class _Task:
         """How far one example moves a score, either way."""
         return self.bound / self.size
 
-    def run(self, schedule: BatchSchedule, source: NoiseSource) -> Floats:
+    def run(self, schedule: BatchSchedule, source: NoiseSource) -> F64:
         """One run, its levels in an order of its own: the price does not depend on the order."""
         shuffled = schedule.shuffled(source.sampling)
         return self.method.minimise(self.loss, self.start, schedule=shuffled, source=source).x
 
-    def score(self, x: Floats) -> float:
+    def score(self, x: F64) -> float:
         """How good x is, the higher the better."""
         examples = np.arange(self.loss.size)
         chunks = [examples[at : at + _CHUNK] for at in range(0, examples.size, _CHUNK)]
@@ -157,7 +157,7 @@ class _Task:
             total = combine((1.0, total), (1.0, row_sum(gradients, np.ones(rows.size, dtype=bool))))
         return -float(np.linalg.norm(total.values)) / self.size
 
-    def _gain(self, x: Floats, rows: Ints) -> float:
+    def _gain(self, x: F64, rows: I64) -> float:
         """How much better x is than the start on these examples, each counted within [-B, B]; a NaN counts 0."""
         gains = np.nan_to_num(self.loss.value(self.start, rows) - self.loss.value(x, rows), nan=0.0)
         return float(np.clip(gains, -SAFE * self.bound, SAFE * self.bound).sum())
@@ -171,9 +171,7 @@ class _Budget:
     max_steps: int
 
 
-def _split(
-    task: _Task, budget: _Budget, source: NoiseSource, choose: Callable[..., int]
-) -> tuple[Floats, int]:
+def _split(task: _Task, budget: _Budget, source: NoiseSource, choose: Callable[..., int]) -> tuple[F64, int]:
     """K runs at an equal share each, and a choice at the same share."""
     runs = math.ceil(math.log2(2.0 / budget.failure))
     share = budget.epsilon / (runs + 1)
@@ -190,7 +188,7 @@ def _split(
     return points[chosen], runs
 
 
-def _repetition(task: _Task, budget: _Budget, source: NoiseSource) -> tuple[Floats, int]:
+def _repetition(task: _Task, budget: _Budget, source: NoiseSource) -> tuple[F64, int]:
     """A Poisson number of runs, each scored with noise; the best is released, nothing else."""
     rho = repetition_rho(epsilon=budget.epsilon, delta=budget.delta, failure=budget.failure)
     score_multiplier = 1.0 / math.sqrt(2.0 * _SCORE_SHARE * rho)
@@ -223,7 +221,7 @@ def _choose_flip(scores: list[float], *, epsilon: float, sensitivity: float, str
     return int(np.asarray(permute_and_flip(scores, epsilon=epsilon, sensitivity=sensitivity, stream=stream)))
 
 
-_PAY: dict[str, Callable[[_Task, _Budget, NoiseSource], tuple[Floats, int]]] = {
+_PAY: dict[str, Callable[[_Task, _Budget, NoiseSource], tuple[F64, int]]] = {
     "repetition": _repetition,
     "laplace": partial(_split, choose=_choose_laplace),
     "permute-and-flip": partial(_split, choose=_choose_flip),

@@ -8,7 +8,7 @@ from scipy import sparse
 
 from sparsedp.convex.clip import clip_rows, zero_broken_rows
 from sparsedp.convex.sgd.sparse_projection import SparseVector
-from sparsedp.mechanisms.histogram import Floats
+from sparsedp.core.arrays import F64
 
 SAFE = 1.0 - 2.0**-10
 """Clipping to a little less than the bound, so that rounding, of norms and of sums, never passes it."""
@@ -40,7 +40,7 @@ def row_sum(rows: sparse.csr_array, chosen: NDArray[np.bool_]) -> SparseVector:
     return sum_by_id(rows.indices[entries], rows.data[entries], rows.shape[1])
 
 
-def sum_by_id(ids: NDArray[np.integer], values: Floats, size: int) -> SparseVector:
+def sum_by_id(ids: NDArray[np.integer], values: F64, size: int) -> SparseVector:
     """Entries with the same id added up."""
     unique, place = np.unique(ids.astype(np.int64), return_inverse=True)
     total = np.bincount(place, weights=values, minlength=unique.size).astype(np.float64, copy=False)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from sparsedp.convex.sgd.sparse_projection import SparseVector
-from sparsedp.mechanisms.histogram import Floats
+from sparsedp.core.arrays import F64
 
 
 class Iterate:
@@ -17,13 +17,13 @@ class Iterate:
     same few coordinates. Only a projection that really shrinks x touches every coordinate.
     """
 
-    def __init__(self, x: Floats, radius: float) -> None:
+    def __init__(self, x: F64, radius: float) -> None:
         self.x = x
         self._radius = radius
         self._square = float(x @ x)
         self._visits = 0.0
         self._steps = 0
-        self._rest: Floats | None = None
+        self._rest: F64 | None = None
         self._stay_inside()
         self._visit()
 
@@ -38,7 +38,7 @@ class Iterate:
         self._stay_inside()
         self._visit()
 
-    def average(self) -> Floats:
+    def average(self) -> F64:
         """The mean of all points visited, the start among them."""
         return (self._visits * self.x.astype(np.float64) + self._sum_of_rest()) / self._steps
 
@@ -56,7 +56,7 @@ class Iterate:
         self.x *= self._radius / math.sqrt(float(self.x @ self.x))
         self._square = float(self.x @ self.x)
 
-    def _sum_of_rest(self) -> Floats:
+    def _sum_of_rest(self) -> F64:
         if self._rest is None:
             self._rest = np.zeros(self.x.shape)
         return self._rest

@@ -22,6 +22,7 @@ from sparsedp.convex.sgd.gradient_sums import SAFE, row_sum, without_broken_rows
 from sparsedp.convex.sgd.iterate import Iterate
 from sparsedp.convex.sgd.protocol import SparseLoss, check_start
 from sparsedp.convex.sgd.sparse_projection import SparseVector
+from sparsedp.core.arrays import F64, I64
 from sparsedp.core.validation import (
     check_count,
     check_delta,
@@ -30,7 +31,6 @@ from sparsedp.core.validation import (
     check_positive,
 )
 from sparsedp.mechanisms import numeric_sparse
-from sparsedp.mechanisms.histogram import Floats, Ints
 from sparsedp.randomness import NoiseSource, Stream
 
 _THRESHOLD_SHARE = 0.95
@@ -135,7 +135,7 @@ class PartitionedERM:
         )
         return Minimised(iterate.average() if self.convex else iterate.x, last, statement)
 
-    def _part_gradient(self, loss: SparseLoss, x: Floats, rows: Ints) -> SparseVector:
+    def _part_gradient(self, loss: SparseLoss, x: F64, rows: I64) -> SparseVector:
         gradients: sparse.csr_array = without_broken_rows(loss.gradient_rows(x, rows))
         np.clip(gradients.data, -SAFE * self.linf_bound, SAFE * self.linf_bound, out=gradients.data)
         total = row_sum(gradients, np.ones(rows.size, dtype=bool))
@@ -163,7 +163,7 @@ class PartitionedERM:
         return SparseVector(ids, values, mean.size)
 
 
-def _check_parts(parts: Sequence[ArrayLike], size: int) -> list[Ints]:
+def _check_parts(parts: Sequence[ArrayLike], size: int) -> list[I64]:
     members = [np.asarray(part, dtype=np.int64) for part in parts]
     if not members:
         raise ValueError("parts must hold at least one part")

@@ -10,18 +10,18 @@ from numpy.typing import ArrayLike
 from scipy import sparse
 
 from sparsedp.convex.clip import keep_rows
+from sparsedp.core.arrays import F64, I64
 from sparsedp.core.validation import check_count
-from sparsedp.mechanisms.histogram import Floats, Ints
 
 
 class Link(Protocol):
     """A loss of margins, one row of them an example; every `MarginLoss` is one, and it need not be convex."""
 
-    def value(self, margins: Floats, targets: Floats) -> Floats:
+    def value(self, margins: F64, targets: F64) -> F64:
         """The loss of each example."""
         ...
 
-    def slopes(self, margins: Floats, targets: Floats) -> Floats:
+    def slopes(self, margins: F64, targets: F64) -> F64:
         """The derivatives in the margins, of their shape."""
         ...
 
@@ -35,7 +35,7 @@ class CheckedLink(Protocol):
         """One of them, for examples that count as zero."""
         ...
 
-    def check_targets(self, targets: Floats) -> None:
+    def check_targets(self, targets: F64) -> None:
         """Refuse other targets."""
         ...
 
@@ -53,11 +53,11 @@ class SparseLoss(Protocol):
         """How many coordinates x has."""
         ...
 
-    def value(self, x: Floats, rows: Ints) -> Floats:
+    def value(self, x: F64, rows: I64) -> F64:
         """`f(x, z_i)` for each i in `rows`. An example's value must depend on no other example."""
         ...
 
-    def gradient_rows(self, x: Floats, rows: Ints) -> sparse.csr_array:
+    def gradient_rows(self, x: F64, rows: I64) -> sparse.csr_array:
         """The gradients in x for each i in `rows`, one a row, stored by their nonzero coordinates."""
         ...
 
@@ -71,7 +71,7 @@ class LinearModelLoss:
     """
 
     features: sparse.csr_array
-    targets: Floats
+    targets: F64
     link: Link
     outputs: int = 1
 
@@ -98,11 +98,11 @@ class LinearModelLoss:
         """Features times outputs."""
         return int(self.features.shape[1]) * self.outputs
 
-    def value(self, x: Floats, rows: Ints) -> Floats:
+    def value(self, x: F64, rows: I64) -> F64:
         """One loss an example."""
         return np.asarray(self.link.value(self._margins(x, self.features[rows]), self.targets[rows]))
 
-    def gradient_rows(self, x: Floats, rows: Ints) -> sparse.csr_array:
+    def gradient_rows(self, x: F64, rows: I64) -> sparse.csr_array:
         """`features (x) slopes`, example by example."""
         chosen, k = self.features[rows], self.outputs
         slopes = np.asarray(self.link.slopes(self._margins(x, chosen), self.targets[rows]))
@@ -113,11 +113,11 @@ class LinearModelLoss:
             shape=(rows.size, self.dimension),
         )
 
-    def _margins(self, x: Floats, features: sparse.csr_array) -> Floats:
+    def _margins(self, x: F64, features: sparse.csr_array) -> F64:
         return np.asarray(features @ x.reshape(-1, self.outputs), dtype=np.float64)
 
 
-def check_start(start: ArrayLike, loss: SparseLoss) -> Floats:
+def check_start(start: ArrayLike, loss: SparseLoss) -> F64:
     """A copy of the starting point that an optimiser may move, in its own precision."""
     x = np.array(start)
     if x.dtype not in (np.float32, np.float64):

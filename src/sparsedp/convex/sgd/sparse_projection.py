@@ -15,9 +15,10 @@ from functools import lru_cache
 import numpy as np
 from scipy import optimize, special
 
+from sparsedp.core.arrays import F64, I64
 from sparsedp.core.validation import check_positive
 from sparsedp.mechanisms import project_l1_ball
-from sparsedp.mechanisms.histogram import Floats, Ints, check_histogram, untouched_ids
+from sparsedp.mechanisms.histogram import check_histogram, untouched_ids
 from sparsedp.randomness import (
     Stream,
     bernoulli_positions,
@@ -35,11 +36,11 @@ _SHELL_FILL = 2.5
 class SparseVector:
     """A vector of `size` coordinates of which only `ids` (sorted, distinct) are not zero."""
 
-    ids: Ints
-    values: Floats
+    ids: I64
+    values: F64
     size: int
 
-    def dense(self) -> Floats:
+    def dense(self) -> F64:
         """All coordinates."""
         x = np.zeros(self.size)
         x[self.ids] = self.values
@@ -97,7 +98,7 @@ def _excess(a: float) -> float:
     return float(math.exp(-a * a / 2.0) / math.sqrt(2.0 * math.pi) - a * special.ndtr(-a))
 
 
-def _hits(size: int, inner: int, outer: int | None, std_cells: float, stream: Stream) -> Ints:
+def _hits(size: int, inner: int, outer: int | None, std_cells: float, stream: Stream) -> I64:
     """Ranks of the coordinates whose noise, known to lie within `outer`, lies at `inner` or beyond."""
     if inner == 0:
         return np.arange(size, dtype=np.int64)
@@ -107,7 +108,7 @@ def _hits(size: int, inner: int, outer: int | None, std_cells: float, stream: St
     )
 
 
-def _shell(count: int, inner: int, outer: int | None, std_cells: float, stream: Stream) -> Ints:
+def _shell(count: int, inner: int, outer: int | None, std_cells: float, stream: Stream) -> I64:
     """Rounded Gaussians given that their magnitude is at least `inner` and less than `outer`."""
     noise = np.empty(count, dtype=np.int64)
     pending = np.arange(count)
@@ -122,7 +123,7 @@ def _shell(count: int, inner: int, outer: int | None, std_cells: float, stream: 
     return noise
 
 
-def _merge(ids: Ints, values: Ints, more_ids: Ints, more_values: Ints) -> tuple[Ints, Ints]:
+def _merge(ids: I64, values: I64, more_ids: I64, more_values: I64) -> tuple[I64, I64]:
     """Both, sorted by id; no id is in both."""
     together = np.concatenate([ids, more_ids])
     order = np.argsort(together, kind="stable")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from torch import Tensor, nn
 
-from sparsedp.mechanisms.histogram import Floats, Ints
+from sparsedp.core.arrays import F64, I64
 
 _CHUNK = 4096
 
@@ -55,7 +55,7 @@ class TorchLoss:
         if len({p.dtype for p in self._parameters}) > 1:
             raise ValueError("module must keep all its trainable parameters in one precision")
         self._offsets = np.cumsum([0, *(p.numel() for p in self._parameters)])
-        self._bound: Floats | None = None
+        self._bound: F64 | None = None
 
     @property
     def size(self) -> int:
@@ -71,14 +71,14 @@ class TorchLoss:
         """The parameters as they are, in the module's precision."""
         return torch.cat([p.detach().reshape(-1) for p in self._parameters]).cpu().numpy()
 
-    def load(self, x: Floats) -> None:
+    def load(self, x: F64) -> None:
         """Give the module a copy of x as its parameters."""
         self._bind(np.array(x))
         for parameter in self._parameters:
             parameter.data = parameter.data.clone()
         self._bound = None
 
-    def value(self, x: Floats, rows: Ints) -> Floats:
+    def value(self, x: F64, rows: I64) -> F64:
         """One loss an example."""
         self._bind(x)
         with torch.no_grad():
@@ -87,7 +87,7 @@ class TorchLoss:
             ]
         return np.concatenate(chunks) if chunks else np.empty(0)
 
-    def gradient_rows(self, x: Floats, rows: Ints) -> sparse.csr_array:
+    def gradient_rows(self, x: F64, rows: I64) -> sparse.csr_array:
         """One backward pass an example."""
         self._bind(x)
         with _sparse_tables(self._module):
@@ -97,7 +97,7 @@ class TorchLoss:
         values = np.concatenate([values for _, values in found]) if found else np.empty(0)
         return sparse.csr_array((values, ids, indptr), shape=(rows.size, self.dimension))
 
-    def _losses(self, rows: Ints) -> Tensor:
+    def _losses(self, rows: I64) -> Tensor:
         chosen = torch.from_numpy(np.ascontiguousarray(rows))
         before = _state(self._module)
         losses = self._criterion(
@@ -110,7 +110,7 @@ class TorchLoss:
             )
         return losses
 
-    def _gradient(self, row: Ints) -> tuple[Ints, Floats]:
+    def _gradient(self, row: I64) -> tuple[I64, F64]:
         gradients = torch.autograd.grad(self._losses(row).sum(), self._parameters, allow_unused=True)
         parts = [
             _entries(gradient, int(offset))
@@ -121,7 +121,7 @@ class TorchLoss:
             return np.empty(0, dtype=np.int64), np.empty(0)
         return np.concatenate([ids for ids, _ in parts]), np.concatenate([values for _, values in parts])
 
-    def _bind(self, x: Floats) -> None:
+    def _bind(self, x: F64) -> None:
         """Make the parameters views of x, which may then be moved in place."""
         if x is self._bound:
             return
@@ -168,7 +168,7 @@ def _check_only_read(before: dict[str, tuple[Tensor, int]], after: dict[str, tup
             )
 
 
-def _entries(gradient: Tensor, offset: int) -> tuple[Ints, Floats]:
+def _entries(gradient: Tensor, offset: int) -> tuple[I64, F64]:
     """The nonzero coordinates of one parameter's gradient, numbered within x."""
     if gradient.is_sparse:
         merged = gradient.coalesce()
