@@ -73,7 +73,7 @@ def private(model: Model, data: list[Tensor], selection: sdp.selection.Selection
 
 
 def clipped(weight: Tensor, ids: Tensor) -> Tensor:
-    """The clipped gradient of every reading."""
+    """The clipped gradient of every lookup."""
     rows_read = weight.detach()[ids].requires_grad_()
     torch.tanh(rows_read.flatten(1).sum(dim=1)).mean().backward()
     grads = rows_read.grad.flatten(1) * len(ids)  # type: ignore[union-attr]

@@ -14,7 +14,7 @@ import sparsedp as sdp
 from sparsedp.accounting.events import NonPrivateDpEvent
 from sparsedp.audit import EANA, AuditResult, audit, repeated
 from sparsedp.randomness import NoiseSource, Stream
-from sparsedp.rows import RowCounts
+from sparsedp.rows import SparseCounts
 from sparsedp.selection import Selection
 
 SPACE = one_table(2000)
@@ -26,7 +26,7 @@ def audited(selection: Selection, claimed: float, delta: float) -> AuditResult:
     """Does row 7 survive? One canary touches it, or nobody does. Errs with probability 1e-9."""
     rule = selection.rule(SPACE, noise_multiplier=SIGMA, clip=1.0, batch=1.0)
 
-    def survives(counts: RowCounts, stream: Stream) -> float:
+    def survives(counts: SparseCounts, stream: Stream) -> float:
         return float(7 in rule.select(GivenBatch(SPACE, counts), stream).rows)
 
     return audit(
@@ -55,7 +55,7 @@ def test_the_same_audit_does_not_refute_adafest() -> None:
 
 def test_eana_claims_nothing() -> None:
     assert EANA().step_event(100.0) == NonPrivateDpEvent()
-    assert EANA().divide(SPACE.tables) == SPACE
+    assert EANA().partition_tables(SPACE.tables) == SPACE
     assert not EANA().is_private
 
 

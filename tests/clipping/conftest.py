@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from sparsedp.clipping import Capture, Captured
-from sparsedp.rows.occurrences import Occurrences
+from sparsedp.rows.lookups import EmbeddingLookups
 
 
 @pytest.fixture(autouse=True)
@@ -50,8 +50,8 @@ def one_by_one(
     return {name: torch.stack(each) if each else empty[name] for name, each in grads.items()}
 
 
-def rows_of(read: Occurrences, batch: int, shape: torch.Size) -> Tensor:
-    """The table gradient of each example, (B, rows, dim), by adding up its readings."""
+def rows_of(read: EmbeddingLookups, batch: int, shape: torch.Size) -> Tensor:
+    """The table gradient of each example, (B, rows, dim), by adding up its lookups."""
     grads = read.output_grads if read.sources is None else read.output_grads[read.sources]
     if read.scales is not None:
         grads = grads * read.scales.unsqueeze(1)

@@ -8,7 +8,7 @@ from sparsedp.clipping.gradient import PerExampleGradient, Sum, float32_sums_mov
 from sparsedp.clipping.materialised import Materialised
 from sparsedp.clipping.outer_products import OuterProducts
 from sparsedp.clipping.scattered_rows import ScatteredRows
-from sparsedp.rows.occurrences import Occurrences
+from sparsedp.rows.lookups import EmbeddingLookups
 
 B, ROWS, DIM = 4, 6, 3
 
@@ -20,7 +20,7 @@ def products(length: int = 5) -> OuterProducts:
 def scattered() -> ScatteredRows:
     ids = torch.randint(0, ROWS, (B * 4,))
     return ScatteredRows(
-        Occurrences(ids, torch.arange(B).repeat_interleave(4), torch.randn(B * 4, DIM)), B, ROWS
+        EmbeddingLookups(ids, torch.arange(B).repeat_interleave(4), torch.randn(B * 4, DIM)), B, ROWS
     )
 
 
@@ -138,7 +138,7 @@ def test_kinds_that_cancel_neither_round_other_examples_nor_pass_the_clip(size):
     a[:100, 0], g[:100, 0] = 0.9, 1.0
     a[100, 0], g[100, 0] = size * (1 + 2.0**-12), 1 + 2.0**-13
     back = -(a[100] * g[100, 0])
-    read = Occurrences(torch.zeros(1, dtype=torch.int64), torch.tensor([100]), back.view(1, 3))
+    read = EmbeddingLookups(torch.zeros(1, dtype=torch.int64), torch.tensor([100]), back.view(1, 3))
 
     def sums(first: int, end: int) -> Tensor:
         examples = torch.arange(first, end)

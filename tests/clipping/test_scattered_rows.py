@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from sparsedp.clipping.outer_products import OuterProducts
 from sparsedp.clipping.scattered_rows import ScatteredRows
-from sparsedp.rows.occurrences import Occurrences
+from sparsedp.rows.lookups import EmbeddingLookups
 
 BATCH, ROWS, DIM = 4, 5, 3
 READINGS = st.lists(st.tuples(st.integers(0, BATCH - 1), st.integers(0, ROWS - 1)), max_size=15)
@@ -14,14 +14,14 @@ READINGS = st.lists(st.tuples(st.integers(0, BATCH - 1), st.integers(0, ROWS - 1
 
 @settings(deadline=None, max_examples=40)
 @given(READINGS)
-def test_duplicates_add_up_before_the_norm(readings):
-    readings.sort()
-    examples = torch.tensor([e for e, _ in readings], dtype=torch.int64)
-    ids = torch.tensor([i for _, i in readings], dtype=torch.int64)
-    grads = torch.randn(len(readings), DIM).double()
-    gradient = ScatteredRows(Occurrences(ids, examples, grads), BATCH, ROWS)
+def test_duplicates_add_up_before_the_norm(lookups):
+    lookups.sort()
+    examples = torch.tensor([e for e, _ in lookups], dtype=torch.int64)
+    ids = torch.tensor([i for _, i in lookups], dtype=torch.int64)
+    grads = torch.randn(len(lookups), DIM).double()
+    gradient = ScatteredRows(EmbeddingLookups(ids, examples, grads), BATCH, ROWS)
     made = torch.zeros(BATCH, ROWS, DIM).double()
-    for (e, i), grad in zip(readings, grads, strict=True):
+    for (e, i), grad in zip(lookups, grads, strict=True):
         made[e, i] += grad
     assert torch.allclose(gradient.instantiate(), made)
     assert torch.allclose(gradient.squared_norms(), made.square().sum((1, 2)))
@@ -30,7 +30,7 @@ def test_duplicates_add_up_before_the_norm(readings):
 
 
 def test_bags_with_scales():
-    read = Occurrences(
+    read = EmbeddingLookups(
         ids=torch.tensor([0, 1, 1]),
         examples=torch.tensor([0, 0, 2]),
         output_grads=torch.tensor([[1.0, 2.0], [9.0, 9.0], [3.0, 4.0]]),

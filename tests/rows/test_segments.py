@@ -1,4 +1,4 @@
-"""What `Readings` does not reach; its own tests compare all of them with plain dictionaries."""
+"""What `SortedLookups` does not reach; its own tests compare all of them with plain dictionaries."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def test_squares_that_are_not_finite_show() -> None:
 
 def test_long_sums_keep_single_precision() -> None:
     """A row that 100,000 examples read: added up in float32 the sum would be off by 1e-3 and more."""
-    readings, tenth = 100_000, np.float32(0.1)
-    grads = np.full(readings, tenth)
+    lookups, tenth = 100_000, np.float32(0.1)
+    grads = np.full(lookups, tenth)
     out = np.zeros((1, 1), dtype=np.float32)
-    one, starts, each = np.array([0]), np.array([0, readings]), np.arange(readings)
-    weights = np.ones(readings, np.float32)
+    one, starts, each = np.array([0]), np.array([0, lookups]), np.arange(lookups)
+    weights = np.ones(lookups, np.float32)
     add_row_sums(out, NONE, 0, one, one, starts, each, each, weights, (0, grads, 1, 1, NONE, ONE))
-    assert out[0, 0] == np.float32(readings * float(tenth))
+    assert out[0, 0] == np.float32(lookups * float(tenth))
 
 
 def test_sums_are_added_at_the_lines_of_their_rows() -> None:

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from sparsedp.core.tables import TableShape
-from sparsedp.rows import RowSpace, divide
+from sparsedp.rows import RowSpace, partition_tables
 
 A, B, C = TableShape("a", 5, 2), TableShape("b", 2000, 3), TableShape("c", 1000, 1)
 
 
 def test_selectable_tables_are_numbered_first() -> None:
-    space = divide([A, B, C], 1000)
+    space = partition_tables([A, B, C], 1000)
     assert [table.name for table in space.tables] == ["b", "a", "c"]
     assert space.selectable_size == 2000
     assert space.coordinates == 10 + 6000 + 1000
@@ -18,7 +18,7 @@ def test_selectable_tables_are_numbered_first() -> None:
 
 
 def test_a_small_table_may_be_chosen_in() -> None:
-    assert [t.name for t in divide([A, B], 1000, frozenset({"a"})).selectable] == ["a", "b"]
+    assert [t.name for t in partition_tables([A, B], 1000, frozenset({"a"})).selectable] == ["a", "b"]
 
 
 def test_numbers_split_by_table() -> None:

@@ -84,7 +84,7 @@ def test_without_noise_only_touched_rows_survive() -> None:
 def test_adafest_plus_stays_within_its_rows() -> None:
     chosen = np.arange(0, 2000, 10)
     selection = sdp.AdaFEST(false_positives=20.0, within=sdp.FEST({"table": chosen}))
-    space = selection.divide(one_table(2000).tables)
+    space = selection.partition_tables(one_table(2000).tables)
     rule = rule_of(selection, space)
     assert rule.threshold == pytest.approx(rule.map_std * stats.norm.isf(20 / 200))
     stream, total = NoiseSource(7).selection, 0

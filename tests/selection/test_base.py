@@ -35,7 +35,7 @@ TABLES = [TableShape("table", 2000, 4)]
 
 def test_one_example_moves_the_sum_by_its_clip() -> None:
     for selection in ALL.values():
-        rule = selection.rule(selection.divide(TABLES), noise_multiplier=1.0, clip=0.7, batch=50)
+        rule = selection.rule(selection.partition_tables(TABLES), noise_multiplier=1.0, clip=0.7, batch=50)
         assert rule.sensitivity == 0.7
 
 
@@ -43,14 +43,14 @@ def test_one_example_moves_the_sum_by_its_clip() -> None:
 def test_the_second_clipping_bounds_it_by_twice_its_own_bound(batch_clip: float, expected: float) -> None:
     """min(clip, 2 batch_clip B): two mean gradients of norm at most the bound may differ by twice of it."""
     selection = sdp.RandomSelection(rows=3, batch_clip=batch_clip)
-    rule = selection.rule(selection.divide(TABLES), noise_multiplier=1.0, clip=0.7, batch=50)
+    rule = selection.rule(selection.partition_tables(TABLES), noise_multiplier=1.0, clip=0.7, batch=50)
     assert rule.sensitivity == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_what_is_selected_are_sorted_distinct_rows(name: str) -> None:
     selection = ALL[name]
-    space = selection.divide(TABLES)
+    space = selection.partition_tables(TABLES)
     rule = selection.rule(space, noise_multiplier=1.0, clip=1.0, batch=10)
     for _ in range(20):
         rows = rule.select(GivenBatch(space), NoiseSource(3).selection).rows
@@ -70,7 +70,7 @@ def test_rules_that_add_nothing_to_the_noise_cost_one_gaussian() -> None:
 @pytest.mark.parametrize("name", [name for name in ALL if name not in ("dp-sgd", "lazy")])
 def test_small_tables_are_always_on(name: str) -> None:
     tables = [*TABLES, TableShape("small", 1000, 2)]
-    space = ALL[name].divide(tables)
+    space = ALL[name].partition_tables(tables)
     assert [table.name for table in space.selectable] == ["table"]
     assert [table.name for table in space.always_on] == ["small"]
 
@@ -109,7 +109,7 @@ def test_bad_input_is_named(named: str, kind: type[Selection], fields: dict[str,
 
 def test_nothing_to_choose_in_is_fine() -> None:
     for name in ("adafest", "exponential", "sparse-vector", "random"):
-        space = ALL[name].divide([TableShape("small", 10, 2)])
+        space = ALL[name].partition_tables([TableShape("small", 10, 2)])
         rule = ALL[name].rule(space, noise_multiplier=1.0, clip=1.0, batch=10)
         assert rule.select(GivenBatch(space), NoiseSource(1).selection).rows.size == 0
 
@@ -142,7 +142,7 @@ def test_a_selection_writes_and_reads_all_its_parameters(name: str) -> None:
     assert type(read) is type(selection)
     assert read.one_off_events() == selection.one_off_events()
     assert str(read.state_dict()) == str(state)
-    space = selection.divide(TABLES)
+    space = selection.partition_tables(TABLES)
     rules = [s.rule(space, noise_multiplier=1.0, clip=1.0, batch=10) for s in (selection, read)]
     first, second = (rule.select(GivenBatch(space), NoiseSource(3).selection).rows for rule in rules)
     assert np.array_equal(first, second)
@@ -173,7 +173,7 @@ class Unbounded(Selection):
     def step_event(self, noise_multiplier: float) -> DpEvent:
         return PoissonSampledDpEvent(0.5, NonPrivateDpEvent())
 
-    def divide(self, tables: Sequence[TableShape]) -> RowSpace:
+    def partition_tables(self, tables: Sequence[TableShape]) -> RowSpace:
         return RowSpace(selectable=tuple(tables))
 
     def rule(self, space: RowSpace, *, noise_multiplier: float, clip: float, batch: float) -> Rule:

@@ -12,7 +12,7 @@ TABLES = [TableShape("large", 10**9, 4), TableShape("small", 3, 2)]
 
 @pytest.mark.parametrize("lazy", [False, True])
 def test_every_table_is_always_on(lazy: bool) -> None:
-    space = sdp.DPSGD(lazy=lazy).divide(TABLES)
+    space = sdp.DPSGD(lazy=lazy).partition_tables(TABLES)
     assert space.selectable == ()
     assert [table.name for table in space.always_on] == ["large", "small"]
     assert space.coordinates == 4 * 10**9 + 6
@@ -20,7 +20,7 @@ def test_every_table_is_always_on(lazy: bool) -> None:
 
 def test_nothing_is_chosen_and_no_randomness_used() -> None:
     selection = sdp.DPSGD()
-    space = selection.divide(TABLES)
+    space = selection.partition_tables(TABLES)
     rule = selection.rule(space, noise_multiplier=1.5, clip=1.0, batch=10)
     stream = NoiseSource(1).selection
     before = stream.state()

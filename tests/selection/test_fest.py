@@ -18,7 +18,7 @@ from sparsedp.accounting.events import GaussianDpEvent
 from sparsedp.clipping import Capture
 from sparsedp.core.tables import TableShape
 from sparsedp.randomness import NoiseSource
-from sparsedp.rows import RowCounts
+from sparsedp.rows import SparseCounts
 from sparsedp.training.counting import count_rows
 
 TABLES = [TableShape("large", 300, 5), TableShape("small", 7, 3)]
@@ -42,7 +42,7 @@ def test_fewer_rows_than_asked_for_are_all_taken() -> None:
 
 def test_the_rule_selects_the_same_rows_at_every_step() -> None:
     fest = sdp.FEST({"large": [9, 3, 3]}, always_on_rows=10)
-    space = fest.divide(TABLES)
+    space = fest.partition_tables(TABLES)
     rule = fest.rule(space, noise_multiplier=1.0, clip=1.0, batch=10)
     for _ in range(3):
         assert rule.select(GivenBatch(space), NoiseSource(1).selection).rows.tolist() == [3, 9]
@@ -50,7 +50,7 @@ def test_the_rule_selects_the_same_rows_at_every_step() -> None:
 
 def test_a_small_table_that_is_named_is_chosen_in() -> None:
     fest = sdp.FEST({"large": [1], "small": [2]}, always_on_rows=10)
-    space = fest.divide(TABLES)
+    space = fest.partition_tables(TABLES)
     assert [table.name for table in space.selectable] == ["large", "small"]
     assert fest.numbers(space).tolist() == [1, 302]
 
@@ -77,7 +77,7 @@ def test_a_loader_and_its_counts_choose_the_same_rows() -> None:
 
     def resolve(source: object) -> list[int]:
         selection = sdp.FEST.private_top_k(source, k, mu=1e6, always_on_rows=10)
-        space = selection.divide(TABLES)
+        space = selection.partition_tables(TABLES)
         fest = selection.resolve(
             TABLES,
             lambda given, norm: count_rows(model, capture, given, norm, space),
@@ -89,7 +89,7 @@ def test_a_loader_and_its_counts_choose_the_same_rows() -> None:
     assert resolve(loader) == expected
     assert resolve(counts_by_hand(ids)) == expected
     sparse = np.flatnonzero(true)
-    assert resolve({"large": RowCounts(sparse, true[sparse])}) == expected
+    assert resolve({"large": SparseCounts(sparse, true[sparse])}) == expected
     capture.detach()
 
 
@@ -121,15 +121,15 @@ def test_events() -> None:
     assert fest.one_off_events() == (GaussianDpEvent(10.0),)
     assert fest.sorted_rows["large"].size == 5
     with pytest.raises(ValueError, match="resolved"):
-        selection.rule(selection.divide(TABLES), noise_multiplier=1.0, clip=1.0, batch=1)
+        selection.rule(selection.partition_tables(TABLES), noise_multiplier=1.0, clip=1.0, batch=1)
 
 
 BAD: list[tuple[str, Callable[[], object]]] = [
-    ("rows names table 'x'", lambda: sdp.FEST({"x": [1]}).divide(TABLES)),
-    ("rows of table 'large' has id 300", lambda: sdp.FEST({"large": [300]}).divide(TABLES)),
+    ("rows names table 'x'", lambda: sdp.FEST({"x": [1]}).partition_tables(TABLES)),
+    ("rows of table 'large' has id 300", lambda: sdp.FEST({"large": [300]}).partition_tables(TABLES)),
     ("rows of table 'large' must not be negative", lambda: sdp.FEST({"large": [-1]})),
     ("rows of table 'large' must be integers", lambda: sdp.FEST({"large": [1.5]})),
-    ("rows does not name", lambda: sdp.FEST({}, always_on_rows=10).divide(TABLES)),
+    ("rows does not name", lambda: sdp.FEST({}, always_on_rows=10).partition_tables(TABLES)),
     ("k must", lambda: sdp.FEST.from_public_counts({"large": [1]}, 0)),
     ("k must", lambda: sdp.FEST.private_top_k({}, 0)),
     ("mu must", lambda: sdp.FEST.private_top_k({}, 1, math.nan)),

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from sparsedp.clipping import Capture
 from sparsedp.core.tables import TableShape
-from sparsedp.rows import RowCounts, RowSpace
+from sparsedp.rows import RowSpace, SparseCounts
 from sparsedp.selection import Rule
 from sparsedp.training.batch import LogicalBatch, ScoredBatch
 
-NOBODY = RowCounts(np.empty(0, np.int64), np.empty(0))
+NOBODY = SparseCounts(np.empty(0, np.int64), np.empty(0))
 
 
 @dataclass
@@ -22,18 +22,18 @@ class GivenBatch:
     """Answers with what it was given, and remembers what it was asked."""
 
     space: RowSpace
-    counts: RowCounts = NOBODY
-    given_scores: RowCounts = NOBODY
+    counts: SparseCounts = NOBODY
+    given_scores: SparseCounts = NOBODY
     asked: list[tuple[float, NDArray[np.int64] | None]] = field(default_factory=list)
 
-    def contributions(self, norm: float, domain: NDArray[np.int64] | None = None) -> RowCounts:
+    def contributions(self, norm: float, domain: NDArray[np.int64] | None = None) -> SparseCounts:
         self.asked.append((norm, domain))
         if domain is None:
             return self.counts
         inside = np.isin(self.counts.ids, domain)
-        return RowCounts(self.counts.ids[inside], self.counts.counts[inside])
+        return SparseCounts(self.counts.ids[inside], self.counts.counts[inside])
 
-    def scores(self) -> RowCounts:
+    def scores(self) -> SparseCounts:
         return self.given_scores
 
 
@@ -41,10 +41,10 @@ def one_table(rows: int, name: str = "table", dim: int = 2) -> RowSpace:
     return RowSpace(selectable=(TableShape(name, rows, dim),))
 
 
-def counts_of(**counts: float) -> RowCounts:
+def counts_of(**counts: float) -> SparseCounts:
     """``counts_of(r3=1.0)``: row 3 has the count 1."""
     ids = sorted(int(name[1:]) for name in counts)
-    return RowCounts(np.array(ids, np.int64), np.array([counts[f"r{row}"] for row in ids], np.float64))
+    return SparseCounts(np.array(ids, np.int64), np.array([counts[f"r{row}"] for row in ids], np.float64))
 
 
 class Directions(nn.Module):

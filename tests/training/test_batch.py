@@ -12,7 +12,7 @@ import sparsedp as sdp
 from sparsedp.clipping import Captured
 from sparsedp.clipping.gradient import float32_sums_move
 from sparsedp.clipping.materialised import Materialised
-from sparsedp.rows import Occurrences, RowSpace
+from sparsedp.rows import EmbeddingLookups, RowSpace
 from sparsedp.selection import Selected
 from sparsedp.training.batch import CLIP_SLACK, LogicalBatch, clip_share, most_in_float32
 from sparsedp.training.step import StepSums
@@ -58,7 +58,7 @@ def test_every_pass_has_the_scale_of_its_own_mean() -> None:
     passes = []
     for scale, grads in ((2.0, [1.5, 2.0]), (1.0, [4.0])):
         values = torch.tensor(grads).unsqueeze(1) / scale
-        read = Occurrences(torch.zeros(len(grads), dtype=torch.int64), torch.arange(len(grads)), values)
+        read = EmbeddingLookups(torch.zeros(len(grads), dtype=torch.int64), torch.arange(len(grads)), values)
         passes.append(Captured(len(grads), scale, {"bias": Materialised(values)}, {"table": read}, {}))
     batch = LogicalBatch(passes, space)
     assert batch.scales.tolist() == [2.0, 2.0, 1.0]

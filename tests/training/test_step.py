@@ -22,7 +22,7 @@ from sparsedp.clipping import Captured
 from sparsedp.clipping.materialised import Materialised
 from sparsedp.clipping.outer_products import OuterProducts
 from sparsedp.core.tables import TableShape
-from sparsedp.rows import Occurrences, RowSpace
+from sparsedp.rows import EmbeddingLookups, RowSpace
 from sparsedp.selection import Selected
 from sparsedp.training import Private
 from sparsedp.training.batch import CLIP_SLACK, LogicalBatch, clip_share, most_in_float32
@@ -352,7 +352,7 @@ def clipped_sums(
     examples = len(inputs)
     space = RowSpace(selectable=(), always_on=(TableShape("table", 4, row_grads.shape[1]),))
     weight, bias = torch.empty(grads.shape[1], inputs.shape[1]), torch.empty(grads.shape[1])
-    read = Occurrences(torch.zeros(examples, dtype=torch.int64), torch.arange(examples), row_grads)
+    read = EmbeddingLookups(torch.zeros(examples, dtype=torch.int64), torch.arange(examples), row_grads)
     captured = Captured(
         examples,
         1.0,

@@ -21,7 +21,7 @@ from sparsedp.accounting import analytic_gaussian_epsilon, split_sigma
 from sparsedp.audit import EANA, AuditResult, audit
 from sparsedp.core.arrays import F32, I64
 from sparsedp.randomness import NoiseSource, Stream
-from sparsedp.rows.readings import Target
+from sparsedp.rows.sorted_lookups import Target
 from sparsedp.training import step as step_module
 from sparsedp.training.batch import LogicalBatch
 from sparsedp.training.step import PrivateStep, StepGradient

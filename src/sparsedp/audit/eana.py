@@ -24,7 +24,7 @@ class EANA(Selection):
         """Nothing bounds it."""
         return NonPrivateDpEvent()
 
-    def divide(self, tables: Sequence[TableShape]) -> RowSpace:
+    def partition_tables(self, tables: Sequence[TableShape]) -> RowSpace:
         """Every table is chosen in."""
         return RowSpace(selectable=tuple(tables))
 

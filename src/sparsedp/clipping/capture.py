@@ -20,7 +20,7 @@ from sparsedp.clipping.stand_in import StandIn
 from sparsedp.clipping.survey import survey
 from sparsedp.clipping.unsupported import Refusal
 from sparsedp.clipping.watch import Call, Entrance, Watch
-from sparsedp.rows.occurrences import Occurrences
+from sparsedp.rows.lookups import EmbeddingLookups
 
 if TYPE_CHECKING:
     from sparsedp.clipping.recorder import RecordedCall
@@ -53,7 +53,7 @@ class Captured(NamedTuple):
     """The true per-example gradient is this many times the recorded one."""
     dense: dict[str, PerExampleGradient]
     """By parameter name; a parameter that the pass did not reach is absent."""
-    tables: dict[str, Occurrences]
+    tables: dict[str, EmbeddingLookups]
     """By table name; a table that the pass did not reach is absent."""
     table_inputs: dict[str, list[TableInput] | None]
     """By table name, call after call; None where the ids alone do not say who reads what."""
@@ -189,10 +189,10 @@ class Capture:
                     f"batch: dimension 0 must be the examples in every layer, but {call.watch.name!r} gives "
                     f"{list(grad.shape)} where {source} has {batch} examples. Keep (examples, positions, ...) "
                     "throughout: do not flatten positions into dimension 0, and put the examples first; use "
-                    "each batch before reading the next one"
+                    "each batch before the next one is read"
                 )
         dense: dict[str, list[Summand]] = defaultdict(list)
-        tables: dict[str, list[Occurrences]] = defaultdict(list)
+        tables: dict[str, list[EmbeddingLookups]] = defaultdict(list)
         inputs: dict[str, list[TableInput] | None] = {}
         for call, grad in calls:
             watch = call.watch
@@ -200,9 +200,9 @@ class Capture:
                 _add_input(inputs, watch.table, call)
             for local, part in self._parts(call, grad):
                 if watch.table is not None:
-                    assert isinstance(part, Occurrences)
+                    assert isinstance(part, EmbeddingLookups)
                     tables[watch.table].append(part)
-                elif isinstance(part, Occurrences):
+                elif isinstance(part, EmbeddingLookups):
                     rows = watch.parameters[local].shape[0]
                     dense[watch.names[local]].append(ScatteredRows(part, batch, rows))
                 else:
@@ -211,7 +211,7 @@ class Capture:
             batch_size=batch,
             scale=_mean_scale(batch) if self._mean else 1.0,
             dense={name: total(parts) for name, parts in dense.items()},
-            tables={name: Occurrences.concatenate(parts) for name, parts in tables.items()},
+            tables={name: EmbeddingLookups.concatenate(parts) for name, parts in tables.items()},
             table_inputs=inputs,
         )
 

@@ -12,13 +12,13 @@ from sparsedp.clipping.gradient import Summand
 from sparsedp.clipping.materialised import Materialised
 from sparsedp.clipping.outer_products import OuterProducts
 from sparsedp.clipping.vectors import row_squares, wide
-from sparsedp.rows.occurrences import Occurrences
+from sparsedp.rows.lookups import EmbeddingLookups
 
 
 class ScatteredRows(Summand):
-    """``G_i`` holds, in each row that example i reads, the sum of the gradients of its readings."""
+    """``G_i`` holds, in each row that example i reads, the sum of the gradients of its lookups."""
 
-    def __init__(self, read: Occurrences, batch_size: int, rows: int) -> None:
+    def __init__(self, read: EmbeddingLookups, batch_size: int, rows: int) -> None:
         self.read = read
         self.batch_size = batch_size
         self.rows = rows
@@ -48,7 +48,7 @@ class ScatteredRows(Summand):
         place[examples] = torch.arange(examples.numel(), device=examples.device)
         owner, ids, values = self._coalesced
         kept = place[owner] >= 0
-        read = Occurrences(ids[kept], place[owner[kept]], values[kept])
+        read = EmbeddingLookups(ids[kept], place[owner[kept]], values[kept])
         return ScatteredRows(read, examples.numel(), self.rows)
 
     def instantiate(self) -> Tensor:
@@ -60,7 +60,7 @@ class ScatteredRows(Summand):
 
     def merge(self, others: Sequence[ScatteredRows]) -> ScatteredRows:
         """See the base class."""
-        read = Occurrences.concatenate([self.read, *(other.read for other in others)])
+        read = EmbeddingLookups.concatenate([self.read, *(other.read for other in others)])
         return ScatteredRows(read, self.batch_size, self.rows)
 
     def dot(self, other: Summand) -> Tensor:
@@ -87,7 +87,7 @@ class ScatteredRows(Summand):
         return padded_ids, padded
 
     def _dot_outer(self, other: OuterProducts) -> Tensor:
-        """``sum over readings n and positions t of g_t[id_n] <a_t, v_n>``."""
+        """``sum over lookups n and positions t of g_t[id_n] <a_t, v_n>``."""
         a, g = other.sequences()
         ids, values = self._padded()
         taken = torch.gather(g, 2, ids.unsqueeze(1).expand(-1, g.shape[1], -1))

@@ -160,7 +160,7 @@ def plan(
         contribution_norm=contribution_norm and check_scale("contribution_norm", contribution_norm),
         always_on_rows=check_count("always_on_rows", always_on_rows, minimum=0),
     )
-    space = selection.divide(specs)
+    space = selection.partition_tables(specs)
     if not space.selectable:
         raise ValueError(
             f"always_on_rows of {always_on_rows} leaves no table to select rows from: AdaFEST would be DP-SGD"

@@ -1,17 +1,17 @@
 """Row-sparse data: everything about an embedding is (ids, values), never a table."""
 
-from sparsedp.rows.counts import RowCounts, contains
+from sparsedp.rows.counts import SparseCounts, contains
 from sparsedp.rows.gradient import RowGradient
-from sparsedp.rows.occurrences import Occurrences
-from sparsedp.rows.readings import Readings
-from sparsedp.rows.space import RowSpace, divide
+from sparsedp.rows.lookups import EmbeddingLookups
+from sparsedp.rows.sorted_lookups import SortedLookups
+from sparsedp.rows.space import RowSpace, partition_tables
 
 __all__ = [
-    "Occurrences",
-    "Readings",
-    "RowCounts",
+    "EmbeddingLookups",
     "RowGradient",
     "RowSpace",
+    "SortedLookups",
+    "SparseCounts",
     "contains",
-    "divide",
+    "partition_tables",
 ]

@@ -29,7 +29,7 @@ class RowGradient(NamedTuple):
         """The sum of several row gradients of one table."""
         if len(parts) == 1:
             return parts[0]
-        ids, place = torch.unique(torch.cat([part.ids for part in parts]), return_inverse=True)
+        ids, table_index = torch.unique(torch.cat([part.ids for part in parts]), return_inverse=True)
         values = torch.cat([part.values for part in parts])
-        total = values.new_zeros(ids.numel(), values.shape[1]).index_add_(0, place, values)
+        total = values.new_zeros(ids.numel(), values.shape[1]).index_add_(0, table_index, values)
         return RowGradient(ids, total)

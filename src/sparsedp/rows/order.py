@@ -1,4 +1,4 @@
-"""The readings of a batch in the order of the rows they read: the one sort of a step."""
+"""The lookups of a batch in the order of the rows they read: the one sort of a step."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from sparsedp.core.compiled import compiled
 
 
 class Order(NamedTuple):
-    """Readings sorted by (row, position), and where rows and (row, example) pairs begin among them."""
+    """SortedLookups sorted by (row, position), and where rows and (row, example) pairs begin among them."""
 
     position: I64
-    """Where each of the sorted readings stood."""
+    """Where each of the sorted lookups stood."""
     rows: I64
     """The distinct rows read, sorted."""
     row_starts: I64
-    """Where each of ``rows`` begins among the sorted readings, and the end."""
+    """Where each of ``rows`` begins among the sorted lookups, and the end."""
     row_pairs: I64
     """Where each of ``rows`` begins among the pairs, and the end."""
     pair_starts: I64
-    """Where each distinct (row, example) begins among the sorted readings, and the end."""
+    """Where each distinct (row, example) begins among the sorted lookups, and the end."""
     pair_example: I64
 
 
 def order_by_row(numbers: I64, examples: I64, limit: int, table_starts: Sequence[int]) -> Order:
-    """Sort readings by the number of the row they read, all below ``limit``.
+    """Sort lookups by the number of the row they read, all below ``limit``.
 
-    The readings stand table after table, from ``table_starts`` on, and each table's numbers are above those of the
-    one before: each is sorted for itself. Where a row is read more than once its readings must stand in the
+    The lookups stand table after table, from ``table_starts`` on, and each table's numbers are above those of the
+    one before: each is sorted for itself. Where a row is read more than once its lookups must stand in the
     order of their examples.
     """
     bits = max(int(numbers.size - 1).bit_length(), 1)

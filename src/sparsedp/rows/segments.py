@@ -1,6 +1,6 @@
-"""Sums and squared norms of the gradients of readings that lie together in an ``Order``.
+"""Sums and squared norms of the gradients of lookups that lie together in an ``Order``.
 
-``position`` is an order's; ``Lines`` are one table's gradients. Loops write where they are told to: to hand a new
+``position`` is an order's; ``GradRows`` are one table's gradients. Loops write where they are told to: to hand a new
 array back takes them longer than most of the work.
 """
 
@@ -17,56 +17,56 @@ from sparsedp.core.compiled import compiled, compiled_sums
 Grads = NDArray[Any]
 """float32 or float64."""
 
-Lines = tuple[int, Grads, int, int, I64, Grads]
-"""The gradients of a table's readings: base, grads, stride, dim, sources, scales.
+GradRows = tuple[int, Grads, int, int, I64, Grads]
+"""The gradients of a table's lookups: base, grads, stride, dim, sources, scales.
 
-``base`` is the table's first reading among all. Line number i begins at ``i * stride`` of ``grads`` and has ``dim``
+``base`` is the table's first lookup among all. Row number i begins at ``i * stride`` of ``grads`` and has ``dim``
 numbers, so that a table's part of a wider gradient need not be copied. ``sources`` and ``scales`` are as
-``Occurrences`` has them, empty where it has None.
+``EmbeddingLookups`` has them, empty where it has None.
 """
 
 
 @compiled
-def _line(reading: int, lines: Lines) -> Grads:
-    _, grads, stride, dim, sources, _ = lines
-    start = (sources[reading] if sources.size else reading) * stride
+def _grad_row(lookup: int, grad_rows: GradRows) -> Grads:
+    _, grads, stride, dim, sources, _ = grad_rows
+    start = (sources[lookup] if sources.size else lookup) * stride
     return grads[start : start + dim]
 
 
 @compiled
-def _sum_pair(total: F64, first: int, end: int, position: I64, lines: Lines) -> None:
-    """The gradient of one example in one row: the sum over the readings from ``first`` to ``end``."""
-    base, scales = lines[0], lines[5]
+def _sum_pair(total: F64, first: int, end: int, position: I64, grad_rows: GradRows) -> None:
+    """The gradient of one example in one row: the sum over the lookups from ``first`` to ``end``."""
+    base, scales = grad_rows[0], grad_rows[5]
     total[:] = 0.0
     for n in range(first, end):
-        reading = position[n] - base
-        line = _line(reading, lines)
-        scale = np.float64(scales[reading]) if scales.size else 1.0
-        for c in range(line.size):
-            total[c] += scale * line[c]
+        lookup = position[n] - base
+        grad_row = _grad_row(lookup, grad_rows)
+        scale = np.float64(scales[lookup]) if scales.size else 1.0
+        for c in range(grad_row.size):
+            total[c] += scale * grad_row[c]
 
 
 @compiled_sums
-def pair_squares(out: F64, pair_starts: I64, position: I64, lines: Lines) -> None:
-    """The squared norm of each pair's gradient, the sum over its readings."""
-    base, grads, stride, dim, sources, scales = lines
-    # Nearly every pair is one reading: the lines are squared as they lie in memory, not in the order of rows.
+def pair_squares(out: F64, pair_starts: I64, position: I64, grad_rows: GradRows) -> None:
+    """The squared norm of each pair's gradient, the sum over its lookups."""
+    base, grads, stride, dim, sources, scales = grad_rows
+    # Nearly every pair is one lookup: the grad_rows are squared as they lie in memory, not in the order of rows.
     squares = np.empty((grads.size - dim) // max(stride, 1) + 1, np.float64)
     for n in range(squares.size):
-        line, square = grads[n * stride : n * stride + dim], 0.0
-        for c in range(line.size):
-            square += np.float64(line[c]) * np.float64(line[c])
+        grad_row, square = grads[n * stride : n * stride + dim], 0.0
+        for c in range(grad_row.size):
+            square += np.float64(grad_row[c]) * np.float64(grad_row[c])
         squares[n] = square
     total = np.empty(dim, np.float64)
     for pair in range(out.size):
         first, end = pair_starts[pair], pair_starts[pair + 1]
         if end == first + 1:
-            reading = position[first] - base
-            square = squares[sources[reading] if sources.size else reading]
+            lookup = position[first] - base
+            square = squares[sources[lookup] if sources.size else lookup]
             if scales.size:
-                square *= np.float64(scales[reading]) * np.float64(scales[reading])
+                square *= np.float64(scales[lookup]) * np.float64(scales[lookup])
         else:
-            _sum_pair(total, first, end, position, lines)
+            _sum_pair(total, first, end, position, grad_rows)
             square = 0.0
             for c in range(total.size):
                 square += total[c] * total[c]
@@ -84,18 +84,18 @@ def add_row_sums(
     position: I64,
     examples: I64,
     weights: Grads,
-    lines: Lines,
+    grad_rows: GradRows,
 ) -> None:
-    """Add to each surviving row's line the sum of its readings' gradients, each times its example's weight.
+    """Add to each surviving row's entry the sum of its lookups' gradients, each times its example's weight.
 
-    ``survivors`` are places among the order's ``rows``. Line n of ``out`` belongs to row ``selected[n]`` of the
+    ``survivors`` are positions among the order's ``rows``. Row n of ``out`` belongs to row ``selected[n]`` of the
     table (ascending, every survivor among them), or to row n where nothing is selected. What has no weight does
-    not enter, whatever its gradient is. An example's readings of a row are added to each other first: they may
+    not enter, whatever its gradient is. An example's lookups of a row are added to each other first: they may
     cancel, and must not take the other examples' digits with them.
     """
-    base, scales = lines[0], lines[5]
-    total, of_pair = np.empty(lines[3], np.float64), np.empty(lines[3], np.float64)
-    place = 0
+    base, scales = grad_rows[0], grad_rows[5]
+    total, of_pair = np.empty(grad_rows[3], np.float64), np.empty(grad_rows[3], np.float64)
+    target = 0
     for survivor in survivors:
         total[:] = 0.0
         end = row_starts[survivor]
@@ -108,45 +108,45 @@ def add_row_sums(
             if weight == 0.0:
                 continue
             if end > at + 1:
-                _sum_pair(of_pair, at, end, position, lines)
+                _sum_pair(of_pair, at, end, position, grad_rows)
                 for c in range(of_pair.size):
                     total[c] += weight * of_pair[c]
                 continue
-            reading = position[at] - base
+            lookup = position[at] - base
             if scales.size:
-                weight *= scales[reading]
-            line = _line(reading, lines)
-            for c in range(line.size):
-                total[c] += weight * line[c]
+                weight *= scales[lookup]
+            grad_row = _grad_row(lookup, grad_rows)
+            for c in range(grad_row.size):
+                total[c] += weight * grad_row[c]
         row = rows[survivor] - offset
         if selected.size:
-            while selected[place] < row:
-                place += 1
+            while selected[target] < row:
+                target += 1
         else:
-            place = row
+            target = row
         for c in range(total.size):
-            out[place, c] += total[c]
+            out[target, c] += total[c]
 
 
 @compiled_sums
 def add_masked_squares(
     out: F64,
-    places: I64,
+    positions: I64,
     mask: Grads,
     row_pairs: I64,
     pair_starts: I64,
     pair_example: I64,
     position: I64,
-    lines: Lines,
+    grad_rows: GradRows,
 ) -> None:
-    """Add to each example its squared norm over the coordinates that ``mask[places[row]]`` flags (-1: none)."""
-    total = np.empty(lines[3], np.float64)
-    for row in range(places.size):
-        if places[row] < 0:
+    """Add to each example its squared norm over the coordinates that ``mask[positions[row]]`` flags (-1: none)."""
+    total = np.empty(grad_rows[3], np.float64)
+    for row in range(positions.size):
+        if positions[row] < 0:
             continue
-        flags = mask[places[row]]
+        flags = mask[positions[row]]
         for pair in range(row_pairs[row], row_pairs[row + 1]):
-            _sum_pair(total, pair_starts[pair], pair_starts[pair + 1], position, lines)
+            _sum_pair(total, pair_starts[pair], pair_starts[pair + 1], position, grad_rows)
             square = 0.0
             for c in range(total.size):
                 square += flags[c] * total[c] * total[c]
@@ -155,7 +155,7 @@ def add_masked_squares(
 
 @compiled
 def add_example_sums(out: F64, squares: F64, survivors: I64, row_pairs: I64, pair_example: I64) -> None:
-    """Add to each example the sum of its pairs' squares over the surviving rows (places in the order)."""
+    """Add to each example the sum of its pairs' squares over the surviving rows (positions in the order)."""
     for row in survivors:
         for pair in range(row_pairs[row], row_pairs[row + 1]):
             out[pair_example[pair]] += squares[pair]

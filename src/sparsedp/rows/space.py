@@ -32,17 +32,17 @@ class RowSpace:
     @cached_property
     def offsets(self) -> NDArray[np.int64]:
         """Where each table's numbers begin, and one past the last."""
-        return np.array(self.firsts, dtype=np.int64)
+        return np.array(self.row_offsets, dtype=np.int64)
 
     @cached_property
-    def firsts(self) -> tuple[int, ...]:
+    def row_offsets(self) -> tuple[int, ...]:
         """The same as plain numbers."""
         return tuple(accumulate((table.rows for table in self.tables), initial=0))
 
     @cached_property
     def index(self) -> dict[str, int]:
-        """A table's place in ``tables``, by name."""
-        return {table.name: place for place, table in enumerate(self.tables)}
+        """A table's position in ``tables``, by name."""
+        return {table.name: table_index for table_index, table in enumerate(self.tables)}
 
     @cached_property
     def selectable_size(self) -> int:
@@ -60,24 +60,24 @@ class RowSpace:
         return np.cumsum([0] + [table.size for table in self.selectable], dtype=np.int64)
 
     def row_of_coordinate(self, coordinates: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The joint number of the row that each sorted coordinate number lies in."""
-        place = np.searchsorted(self.coordinate_offsets, coordinates, side="right") - 1
+        """The global row id of the row that each sorted coordinate number lies in."""
+        table_index = np.searchsorted(self.coordinate_offsets, coordinates, side="right") - 1
         dims = np.array([table.dim for table in self.selectable], dtype=np.int64)
-        rows: NDArray[np.int64] = (coordinates - self.coordinate_offsets[place]) // dims[place]
-        return rows + self.offsets[place]
+        rows: NDArray[np.int64] = (coordinates - self.coordinate_offsets[table_index]) // dims[table_index]
+        return rows + self.offsets[table_index]
 
     def number(self, table: str, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The joint numbers of rows ``ids`` of a table."""
+        """The global row ids of rows ``ids`` of a table."""
         numbers: NDArray[np.int64] = ids + self.offsets[self.index[table]]
         return numbers
 
     def split(self, numbers: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        """Sorted joint numbers of selectable rows as sorted row indices per selectable table."""
+        """Sorted global row ids of selectable rows as sorted row indices per selectable table."""
         cuts = numbers.searchsorted(self.offsets).tolist()
-        return [numbers[cuts[n] : cuts[n + 1]] - self.firsts[n] for n in range(len(self.selectable))]
+        return [numbers[cuts[n] : cuts[n + 1]] - self.row_offsets[n] for n in range(len(self.selectable))]
 
 
-def divide(
+def partition_tables(
     tables: Sequence[TableShape], always_on_rows: int, chosen: frozenset[str] = frozenset()
 ) -> RowSpace:
     """Tables of at most ``always_on_rows`` rows are always on, unless ``chosen`` names them."""

@@ -8,7 +8,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from sparsedp.data import ClickData
-from sparsedp.rows import RowCounts
+from sparsedp.rows import SparseCounts
 from sparsedp.runs.config import RunConfig
 from sparsedp.selection import (
     DPSGD,
@@ -77,11 +77,13 @@ def private_rows(config: RunConfig, model: nn.Module, data: ClickData) -> Privat
     return FEST.private_top_k(source, config.rows, config.fest_mu, always_on_rows=config.always_on_rows)
 
 
-def count_columns(data: ClickData, names: list[str], always_on_rows: int) -> dict[str, RowCounts]:
+def count_columns(data: ClickData, names: list[str], always_on_rows: int) -> dict[str, SparseCounts]:
     """How often each id occurs, per table that rows are chosen in. Private: noise comes after."""
     sizes = data.schema.vocabulary_sizes
     chosen = [place for place, rows in enumerate(sizes) if rows > always_on_rows]
-    found: dict[int, RowCounts] = {place: RowCounts(np.empty(0, np.int64), np.empty(0)) for place in chosen}
+    found: dict[int, SparseCounts] = {
+        place: SparseCounts(np.empty(0, np.int64), np.empty(0)) for place in chosen
+    }
     for batch in data.batches(1 << 18):
         for place in chosen:
             ids, counts = np.unique(batch.ids[:, place].astype(np.int64), return_counts=True)
@@ -89,7 +91,7 @@ def count_columns(data: ClickData, names: list[str], always_on_rows: int) -> dic
             merged, at = np.unique(np.concatenate([total.ids, ids]), return_inverse=True)
             weights = np.concatenate([total.counts, counts])
             sums = np.bincount(at, weights, minlength=merged.size)
-            found[place] = RowCounts(merged, sums.astype(np.float64))
+            found[place] = SparseCounts(merged, sums.astype(np.float64))
     return {names[place]: counts for place, counts in found.items()}
 
 

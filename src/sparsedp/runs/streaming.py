@@ -16,7 +16,7 @@ from sparsedp.accounting.events import DpEvent
 from sparsedp.core.tables import TableShape
 from sparsedp.data import ClickData
 from sparsedp.randomness import NoiseSource
-from sparsedp.rows import RowCounts
+from sparsedp.rows import SparseCounts
 from sparsedp.runs.algorithms import count_columns, selection_of
 from sparsedp.runs.checkpoints import CheckpointSchedule
 from sparsedp.runs.config import RunConfig
@@ -284,7 +284,7 @@ class _RowsSource:
     def restore(self, state: dict[str, Any] | None) -> None:
         """The reverse."""
         if state is not None:
-            self._vocabulary.restore(RowCounts(state["ids"].numpy(), state["sums"].numpy()))
+            self._vocabulary.restore(SparseCounts(state["ids"].numpy(), state["sums"].numpy()))
             if state["stream"] is not None:
                 self._stream.restore(state["stream"])
 

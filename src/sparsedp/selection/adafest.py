@@ -15,7 +15,7 @@ from sparsedp.core.arrays import I64
 from sparsedp.core.tables import TableShape
 from sparsedp.mechanisms import draw_survivors, threshold_for_false_positives
 from sparsedp.randomness import Stream
-from sparsedp.rows import RowSpace, divide
+from sparsedp.rows import RowSpace, partition_tables
 from sparsedp.selection.base import (
     Batch,
     CountRows,
@@ -83,11 +83,11 @@ class AdaFEST(Selection):
         """What choosing the rows of AdaFEST+ costs."""
         return () if self.within is None else self.within.one_off_events()
 
-    def divide(self, tables: Sequence[TableShape]) -> RowSpace:
+    def partition_tables(self, tables: Sequence[TableShape]) -> RowSpace:
         """Small tables are always on."""
         if self.within is not None:
-            return self.within.divide(tables)
-        return divide(tables, self.always_on_rows)
+            return self.within.partition_tables(tables)
+        return partition_tables(tables, self.always_on_rows)
 
     def rule(self, space: RowSpace, *, noise_multiplier: float, clip: float, batch: float) -> ContributionMap:
         """Split the noise between map and gradient and settle the threshold."""
@@ -114,7 +114,7 @@ class AdaFEST(Selection):
 
 @dataclass(frozen=True)
 class ContributionMap(Rule):
-    """Lines 5 to 8 of Algorithm 1: contribution map, noise, threshold."""
+    """GradRows 5 to 8 of Algorithm 1: contribution map, noise, threshold."""
 
     looks_at: ClassVar[LooksAt] = "ids"
     contribution_norm: float = 1.0

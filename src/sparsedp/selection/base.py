@@ -16,9 +16,9 @@ from sparsedp.core.arrays import I64
 from sparsedp.core.tables import TableShape
 from sparsedp.mechanisms import batch_clip_sensitivity
 from sparsedp.randomness import Stream
-from sparsedp.rows import RowCounts, RowSpace
+from sparsedp.rows import RowSpace, SparseCounts
 
-CountRows = Callable[[Any, float], Mapping[str, RowCounts]]
+CountRows = Callable[[Any, float], Mapping[str, SparseCounts]]
 """(a loader, contribution norm) -> the clipped histogram of each table's rows over the loader's examples."""
 
 
@@ -37,10 +37,10 @@ class Batch(Protocol):
     def space(self) -> RowSpace:
         """The tables."""
 
-    def contributions(self, norm: float, domain: I64 | None = None) -> RowCounts:
+    def contributions(self, norm: float, domain: I64 | None = None) -> SparseCounts:
         """``sum_i v_i min(1, norm / ||v_i||)`` over selectable rows (those of ``domain``)."""
 
-    def scores(self) -> RowCounts:
+    def scores(self) -> SparseCounts:
         """The norm of each touched selectable row in the mean clipped gradient."""
 
 
@@ -48,7 +48,7 @@ class Selected(NamedTuple):
     """The rows that get gradient and noise: the output of a DP mechanism (or of none, where public)."""
 
     rows: I64
-    """Sorted joint numbers of selectable rows; tables that are always on are selected as a whole."""
+    """Sorted global row ids of selectable rows; tables that are always on are selected as a whole."""
     coordinates: I64 | None = None
     """Sorted numbers of single coordinates within the selected rows' tables; None: whole rows."""
 
@@ -153,7 +153,7 @@ class Selection(ABC):
         return GaussianDpEvent(noise_multiplier)
 
     @abstractmethod
-    def divide(self, tables: Sequence[TableShape]) -> RowSpace:
+    def partition_tables(self, tables: Sequence[TableShape]) -> RowSpace:
         """Which tables the rule chooses in, and which are always on."""
 
     @abstractmethod

@@ -30,7 +30,7 @@ class DPSGD(Selection):
 
     lazy: bool = False
 
-    def divide(self, tables: Sequence[TableShape]) -> RowSpace:
+    def partition_tables(self, tables: Sequence[TableShape]) -> RowSpace:
         """Every table is always on."""
         return RowSpace(selectable=(), always_on=tuple(tables))
 

@@ -11,7 +11,7 @@ from sparsedp.accounting.events import BoundedRangeGaussianDpEvent, DpEvent
 from sparsedp.core.tables import TableShape
 from sparsedp.mechanisms import exponential_top_k
 from sparsedp.randomness import Stream
-from sparsedp.rows import RowSpace, divide
+from sparsedp.rows import RowSpace, partition_tables
 from sparsedp.selection.base import Batch, Rule, Selected, Selection, check_always_on
 
 
@@ -45,9 +45,9 @@ class ExponentialSelection(Selection):
             draws=self.rows, epsilon=self.selection_epsilon, noise_multiplier=noise_multiplier
         )
 
-    def divide(self, tables: Sequence[TableShape]) -> RowSpace:
+    def partition_tables(self, tables: Sequence[TableShape]) -> RowSpace:
         """Small tables are always on."""
-        return divide(tables, self.always_on_rows)
+        return partition_tables(tables, self.always_on_rows)
 
     def rule(self, space: RowSpace, *, noise_multiplier: float, clip: float, batch: float) -> Rule:
         """Draw by Gumbel keys."""

@@ -14,7 +14,7 @@ from sparsedp.core.arrays import I64
 from sparsedp.core.tables import TableShape
 from sparsedp.mechanisms import top_k_gaussian
 from sparsedp.randomness import Stream
-from sparsedp.rows import RowCounts, RowSpace, divide
+from sparsedp.rows import RowSpace, SparseCounts, partition_tables
 from sparsedp.selection.base import (
     Batch,
     CountRows,
@@ -26,7 +26,7 @@ from sparsedp.selection.base import (
     free,
 )
 
-Histogram = Mapping[str, "ArrayLike | tuple[ArrayLike, ArrayLike] | RowCounts"]
+Histogram = Mapping[str, "ArrayLike | tuple[ArrayLike, ArrayLike] | SparseCounts"]
 """Per table: counts of every row, or (ids, counts) of the rows that occur."""
 
 
@@ -89,7 +89,7 @@ class FEST(Selection):
         """What the choice of the rows cost."""
         return () if self.event is None else (self.event,)
 
-    def divide(self, tables: Sequence[TableShape]) -> RowSpace:
+    def partition_tables(self, tables: Sequence[TableShape]) -> RowSpace:
         """Named tables are chosen in; the others must be small and are always on."""
         sizes = {table.name: table.rows for table in tables}
         for name, ids in self._sorted.items():
@@ -97,7 +97,7 @@ class FEST(Selection):
                 raise ValueError(f"rows names table {name!r}; the model's tables are {sorted(sizes)}")
             if ids.size and ids[-1] >= sizes[name]:
                 raise ValueError(f"rows of table {name!r} has id {ids[-1]}, the table has {sizes[name]} rows")
-        space = divide(tables, self.always_on_rows, frozenset(self._sorted))
+        space = partition_tables(tables, self.always_on_rows, frozenset(self._sorted))
         missing = [table.name for table in space.selectable if table.name not in self._sorted]
         if missing:
             raise ValueError(
@@ -106,7 +106,7 @@ class FEST(Selection):
         return space
 
     def numbers(self, space: RowSpace) -> I64:
-        """The chosen rows as sorted joint numbers."""
+        """The chosen rows as sorted global row ids."""
         parts = [space.number(table.name, self._sorted[table.name]) for table in space.selectable]
         return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
@@ -163,9 +163,9 @@ class PrivateTopK(Selection):
         """One Gaussian on the histogram."""
         return (GaussianDpEvent(1.0 / self.mu),)
 
-    def divide(self, tables: Sequence[TableShape]) -> RowSpace:
+    def partition_tables(self, tables: Sequence[TableShape]) -> RowSpace:
         """Large tables are chosen in."""
-        return divide(tables, self.always_on_rows)
+        return partition_tables(tables, self.always_on_rows)
 
     def resolve(
         self,
@@ -175,7 +175,7 @@ class PrivateTopK(Selection):
         pay: Callable[[], None] = free,
     ) -> FEST:
         """Count, noise, take the top k."""
-        space = self.divide(tables)
+        space = self.partition_tables(tables)
         norm = self.contribution_norm or float(np.sqrt(max(len(space.selectable), 1)))
         given = self.source if isinstance(self.source, Mapping) else count_rows(self.source, norm)
         counts = [_histogram(table.name, given.get(table.name, ([], []))) for table in space.selectable]
@@ -218,8 +218,8 @@ def _row_ids(name: str, ids: ArrayLike) -> I64:
     return unique
 
 
-def _histogram(name: str, given: Any) -> RowCounts:
-    if isinstance(given, RowCounts):
+def _histogram(name: str, given: Any) -> SparseCounts:
+    if isinstance(given, SparseCounts):
         return given
     if isinstance(given, tuple):
         raw, counts = np.asarray(given[0]), np.asarray(given[1], dtype=np.float64)
@@ -232,4 +232,4 @@ def _histogram(name: str, given: Any) -> RowCounts:
     ids = _row_ids(name, raw)
     if ids.size != raw.size:
         raise ValueError(f"counts of {name!r} names a row twice")
-    return RowCounts(ids, counts[np.argsort(raw, kind="stable")])
+    return SparseCounts(ids, counts[np.argsort(raw, kind="stable")])

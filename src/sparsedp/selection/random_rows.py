@@ -12,7 +12,7 @@ from sparsedp.core.arrays import I64
 from sparsedp.core.tables import TableShape
 from sparsedp.mechanisms.histogram import distinct_integers
 from sparsedp.randomness import Stream
-from sparsedp.rows import RowSpace, divide
+from sparsedp.rows import RowSpace, partition_tables
 from sparsedp.selection.base import Batch, LooksAt, Rule, Selected, Selection, check_always_on
 
 
@@ -42,9 +42,9 @@ class RandomSelection(Selection):
         if self.batch_clip is not None and not (np.isfinite(self.batch_clip) and self.batch_clip > 0):
             raise ValueError(f"batch_clip must be positive and finite, got {self.batch_clip}")
 
-    def divide(self, tables: Sequence[TableShape]) -> RowSpace:
+    def partition_tables(self, tables: Sequence[TableShape]) -> RowSpace:
         """Small tables are always on."""
-        return divide(tables, self.always_on_rows)
+        return partition_tables(tables, self.always_on_rows)
 
     def rule(self, space: RowSpace, *, noise_multiplier: float, clip: float, batch: float) -> Rule:
         """Draw without looking."""

@@ -11,7 +11,7 @@ from sparsedp.accounting.events import ComposedDpEvent, DpEvent, GaussianDpEvent
 from sparsedp.core.tables import TableShape
 from sparsedp.mechanisms import sparse_vector
 from sparsedp.randomness import Stream
-from sparsedp.rows import RowSpace, divide
+from sparsedp.rows import RowSpace, partition_tables
 from sparsedp.selection.base import Batch, Rule, Selected, Selection, check_always_on
 from sparsedp.selection.exponential import check_scored_rows
 
@@ -54,9 +54,9 @@ class SparseVectorSelection(Selection):
         search = SparseVectorDpEvent(self.rows, threshold_scale, query_scale)
         return ComposedDpEvent([search, GaussianDpEvent(noise_multiplier)])
 
-    def divide(self, tables: Sequence[TableShape]) -> RowSpace:
+    def partition_tables(self, tables: Sequence[TableShape]) -> RowSpace:
         """Small tables are always on."""
-        return divide(tables, self.always_on_rows)
+        return partition_tables(tables, self.always_on_rows)
 
     def rule(self, space: RowSpace, *, noise_multiplier: float, clip: float, batch: float) -> Rule:
         """Search with noise in the unit of one example's influence on a score."""

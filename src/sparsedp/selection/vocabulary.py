@@ -20,7 +20,7 @@ from sparsedp.randomness import (
     round_gaussian,
     rounded_gaussian_tail,
 )
-from sparsedp.rows import RowCounts, RowSpace, contains, divide
+from sparsedp.rows import RowSpace, SparseCounts, contains, partition_tables
 from sparsedp.selection.fest import FEST
 
 
@@ -46,32 +46,32 @@ class StreamingVocabulary:
     @property
     def space(self) -> RowSpace:
         """Large tables are chosen in."""
-        return divide(self.tables, self.always_on_rows)
+        return partition_tables(self.tables, self.always_on_rows)
 
     @property
     def event(self) -> DpEvent:
         """What observing a period costs the examples of that period."""
         return GaussianDpEvent(1.0 / self.mu)
 
-    def observe(self, counts: Mapping[str, RowCounts], stream: Stream) -> None:
+    def observe(self, counts: Mapping[str, SparseCounts], stream: Stream) -> None:
         """Add a period's counts, with noise."""
         space = self.space
         std = float(np.sqrt(len(space.selectable))) / self.mu
         ids = np.concatenate([space.number(t.name, counts[t.name].ids) for t in space.selectable])
         exact = np.concatenate([counts[t.name].counts for t in space.selectable])
         found = noisy_counts_above(
-            RowCounts(ids, exact), space.selectable_size, std, self._threshold(std), stream
+            SparseCounts(ids, exact), space.selectable_size, std, self._threshold(std), stream
         )
         merged, at = np.unique(np.concatenate([self._ids, found.ids]), return_inverse=True)
         sums = np.bincount(at, np.concatenate([self._sums, found.counts]), minlength=merged.size)
         self._sums = sums.astype(np.float64, copy=False)
         self._ids = merged
 
-    def sums(self) -> RowCounts:
+    def sums(self) -> SparseCounts:
         """The noisy sums so far: outputs of the mechanism, which a run that is resumed goes on from."""
-        return RowCounts(self._ids, self._sums)
+        return SparseCounts(self._ids, self._sums)
 
-    def restore(self, sums: RowCounts) -> None:
+    def restore(self, sums: SparseCounts) -> None:
         """Go on from ``sums``."""
         self._ids, self._sums = sums.ids, sums.counts
 
@@ -89,8 +89,8 @@ class StreamingVocabulary:
 
 
 def noisy_counts_above(
-    counts: RowCounts, size: int, std: float, threshold: float, stream: Stream
-) -> RowCounts:
+    counts: SparseCounts, size: int, std: float, threshold: float, stream: Stream
+) -> SparseCounts:
     """Counts with Gaussian noise of ``std``, over all ``size`` rows, those of at least ``threshold`` kept.
 
     Exactly the law of noising every row and keeping what passes: rows with a count draw their noise; others
@@ -109,4 +109,4 @@ def noisy_counts_above(
     above = rounded_gaussian_tail(lowest, std / lattice, hits.size, stream)
     ids = np.concatenate([counts.ids[passed], hits])
     order = np.argsort(ids)
-    return RowCounts(ids[order], lattice * np.concatenate([noisy[passed], above])[order])
+    return SparseCounts(ids[order], lattice * np.concatenate([noisy[passed], above])[order])

@@ -16,8 +16,8 @@ from sparsedp.clipping import Captured
 from sparsedp.clipping.gradient import float32_sums_move
 from sparsedp.core.arrays import F32, F64, I64
 from sparsedp.core.compiled import compiled
-from sparsedp.rows import Occurrences, Readings, RowCounts, RowSpace
-from sparsedp.rows.readings import Target
+from sparsedp.rows import EmbeddingLookups, RowSpace, SortedLookups, SparseCounts
+from sparsedp.rows.sorted_lookups import Target
 from sparsedp.selection import Rule, Selected
 
 CLIP_SLACK = 1.0 - 2.0**-10
@@ -59,19 +59,19 @@ class LogicalBatch:
         self.clip_factors = _NOTHING
         """What the examples' gradients were last multiplied with, loss scale apart."""
         self._passes = list(passes)
-        self._readings = Readings(space, self._occurrences(), self.size)
+        self._lookups = SortedLookups(space, self._unsorted_lookups(), self.size)
         self._discard_non_finite()
 
-    def _occurrences(self) -> Mapping[str, Occurrences]:
+    def _unsorted_lookups(self) -> Mapping[str, EmbeddingLookups]:
         if len(self._passes) == 1:
             return self._passes[0].tables
-        found: dict[str, list[Occurrences]] = {}
+        found: dict[str, list[EmbeddingLookups]] = {}
         base = 0
         for each in self._passes:
-            for name, readings in each.tables.items():
-                found.setdefault(name, []).append(readings.after(base))
+            for name, lookups in each.tables.items():
+                found.setdefault(name, []).append(lookups.after(base))
             base += each.batch_size
-        return {name: Occurrences.concatenate(parts) for name, parts in found.items()}
+        return {name: EmbeddingLookups.concatenate(parts) for name, parts in found.items()}
 
     @cached_property
     def dense_squared_norms(self) -> F64:
@@ -90,28 +90,28 @@ class LogicalBatch:
         self.finite: NDArray[np.bool_] = np.empty(self.size, dtype=np.bool_)
         self.finite.fill(True)
         # A sum of squares is finite only if all of them are: the common case costs one addition.
-        of_tables = np.add.reduce(self._readings.pair_squared_norms)
+        of_tables = np.add.reduce(self._lookups.pair_squared_norms)
         if math.isfinite(np.add.reduce(self.dense_squared_norms) + of_tables):
             return
-        squares = self.dense_squared_norms + self._readings.example_squared_norms(self.touched)
+        squares = self.dense_squared_norms + self._lookups.example_squared_norms(self.touched)
         self.finite = np.isfinite(squares)
         self.dense_squared_norms[~self.finite] = 0.0
         finite = torch.from_numpy(self.finite)
-        kept = {name: readings.of_examples(finite) for name, readings in self._occurrences().items()}
-        self._readings = Readings(self.space, kept, self.size)
+        kept = {name: lookups.of_examples(finite) for name, lookups in self._unsorted_lookups().items()}
+        self._lookups = SortedLookups(self.space, kept, self.size)
 
-    def contributions(self, norm: float, domain: NDArray[np.int64] | None = None) -> RowCounts:
+    def contributions(self, norm: float, domain: NDArray[np.int64] | None = None) -> SparseCounts:
         """The contribution map, clipped per example to ``norm``."""
-        return self._readings.contributions(norm, self.finite, domain)
+        return self._lookups.contributions(norm, self.finite, domain)
 
     @property
     def touched(self) -> I64:
         """All rows that the batch reads, numbered in their order."""
-        return np.arange(self._readings.touched)
+        return np.arange(self._lookups.touched)
 
     def surviving(self, selected: Selected) -> I64:
         """Those of the touched rows that are selected, or in a table that is always on."""
-        return self._readings.surviving(selected.rows)
+        return self._lookups.surviving(selected.rows)
 
     def clip_weights(self, squared_norms: F64, norm: float) -> F32:
         """What each recorded gradient is multiplied with, so that the true one has at most this ``norm``."""
@@ -121,7 +121,7 @@ class LogicalBatch:
 
     def squared_norms(self, survivors: I64) -> F64:
         """Per example, over the dense parameters and the surviving rows: one joint norm."""
-        squares = self._readings.example_squared_norms(survivors)
+        squares = self._lookups.example_squared_norms(survivors)
         squares *= self.scales
         squares *= self.scales
         squares += self.dense_squared_norms
@@ -129,19 +129,19 @@ class LogicalBatch:
 
     def masked_squared_norms(self, survivors: I64, masks: dict[int, tuple[I64, F32]]) -> F64:
         """The same where only single coordinates of the selectable tables survive (per table: rows, mask)."""
-        always_on = survivors[self._readings.order.rows[survivors] >= self.space.selectable_size]
-        tables = self._readings.example_squared_norms(always_on)
-        for place, (rows, mask) in masks.items():
-            tables = tables + self._readings.masked_squared_norms(place, rows, mask)
+        always_on = survivors[self._lookups.order.rows[survivors] >= self.space.selectable_size]
+        tables = self._lookups.example_squared_norms(always_on)
+        for table_index, (rows, mask) in masks.items():
+            tables = tables + self._lookups.masked_squared_norms(table_index, rows, mask)
         return self.dense_squared_norms + self.scales**2 * tables
 
     def row_sums(self, survivors: I64, weights: F32, first_table: int = 0) -> Iterator[tuple[int, I64, F64]]:
         """For each table from ``first_table`` on: its number, its surviving touched rows and their weighted sums."""
-        return self._readings.row_sums(survivors, weights, first_table)
+        return self._lookups.row_sums(survivors, weights, first_table)
 
     def accumulate_rows(self, survivors: I64, weights: F32, targets: Mapping[int, Target]) -> None:
         """Add the surviving rows' weighted sums to the targets of the tables that have one."""
-        self._readings.add_row_sums(survivors, weights, targets)
+        self._lookups.add_row_sums(survivors, weights, targets)
 
     def accumulate_dense(self, name: str, out: Tensor, weights: F32 | F64) -> None:
         """``out += sum_i weights[i] * G_i`` for the dense parameter ``name`` (see ``PerExampleGradient``)."""
@@ -178,18 +178,18 @@ class ScoredBatch:
         self._rule = rule
         self.space = batch.space
 
-    def contributions(self, norm: float, domain: NDArray[np.int64] | None = None) -> RowCounts:
+    def contributions(self, norm: float, domain: NDArray[np.int64] | None = None) -> SparseCounts:
         """The contribution map."""
         return self._batch.contributions(norm, domain)
 
-    def scores(self) -> RowCounts:
+    def scores(self) -> SparseCounts:
         """Row norms of the mean gradient, each example clipped jointly over *all* it touches."""
         batch, rule = self._batch, self._rule
         everything = batch.touched
         weights = batch.clip_weights(batch.squared_norms(everything), rule.clip * clip_share(rule.batch))
         ids, norms = [np.empty(0, dtype=np.int64)], [np.empty(0)]
-        for place, rows, sums in batch.row_sums(everything, weights):
-            if place < len(self.space.selectable):
-                ids.append(rows + self.space.offsets[place])
+        for table_index, rows, sums in batch.row_sums(everything, weights):
+            if table_index < len(self.space.selectable):
+                ids.append(rows + self.space.offsets[table_index])
                 norms.append(np.linalg.norm(sums, axis=1) / rule.batch)
-        return RowCounts(np.concatenate(ids), np.concatenate(norms))
+        return SparseCounts(np.concatenate(ids), np.concatenate(norms))

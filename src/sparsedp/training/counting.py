@@ -12,13 +12,13 @@ from torch.utils._pytree import tree_leaves
 
 from sparsedp.clipping import Capture, Captured
 from sparsedp.clipping.stand_in import StandIn
-from sparsedp.rows import Readings, RowCounts, RowSpace
+from sparsedp.rows import RowSpace, SortedLookups, SparseCounts
 from sparsedp.training.loader import FixedLoader, PoissonLoader, check_once, examples_in
 
 
 def count_rows(
     module: nn.Module, capture: Capture, loader: Any, norm: float, space: RowSpace
-) -> Mapping[str, RowCounts]:
+) -> Mapping[str, SparseCounts]:
     """One pass over ``loader``: the joint histogram of rows read, each example's part clipped to ``norm``.
 
     Which ids go to which table is what the model itself reads, so the model runs on every batch; where the
@@ -26,7 +26,7 @@ def count_rows(
     is private: noise comes after.
     """
     _check_once(loader)
-    total = {table.name: RowCounts(np.empty(0, np.int64), np.empty(0)) for table in space.selectable}
+    total = {table.name: SparseCounts(np.empty(0, np.int64), np.empty(0)) for table in space.selectable}
     was_training = module.training
     module.train()
     try:
@@ -91,19 +91,19 @@ def _check_examples(captured: Captured, batch: Any) -> None:
         )
 
 
-def _clipped(captured: Captured, norm: float, space: RowSpace) -> dict[str, RowCounts]:
+def _clipped(captured: Captured, norm: float, space: RowSpace) -> dict[str, SparseCounts]:
     everyone = np.ones(captured.batch_size, dtype=np.bool_)
-    counts = Readings(space, captured.tables, captured.batch_size).contributions(norm, everyone)
+    counts = SortedLookups(space, captured.tables, captured.batch_size).contributions(norm, everyone)
     cuts = np.searchsorted(counts.ids, space.offsets[: len(space.selectable) + 1])
     return {
-        table.name: RowCounts(
+        table.name: SparseCounts(
             counts.ids[cuts[n] : cuts[n + 1]] - space.offsets[n], counts.counts[cuts[n] : cuts[n + 1]]
         )
         for n, table in enumerate(space.selectable)
     }
 
 
-def _add(first: RowCounts, second: RowCounts) -> RowCounts:
+def _add(first: SparseCounts, second: SparseCounts) -> SparseCounts:
     ids, place = np.unique(np.concatenate([first.ids, second.ids]), return_inverse=True)
     sums = np.bincount(place, np.concatenate([first.counts, second.counts]), minlength=ids.size)
-    return RowCounts(ids, sums.astype(np.float64))
+    return SparseCounts(ids, sums.astype(np.float64))

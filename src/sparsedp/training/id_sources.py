@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sparsedp.clipping import Captured, TableInput
 from sparsedp.core.arrays import I64
-from sparsedp.rows import Occurrences, Readings, RowCounts, RowSpace
+from sparsedp.rows import EmbeddingLookups, RowSpace, SortedLookups, SparseCounts
 from sparsedp.training.loader import array_leaves
 
 Inputs = Mapping[str, "list[TableInput] | None"]
@@ -67,7 +67,7 @@ class IdSources:
 
     def batch(self, pieces: Sequence[Any], space: RowSpace) -> IdsOfBatch | None:
         """What all pieces of a batch read; None where a piece has another form than the one learnt from."""
-        parts: dict[str, list[Occurrences]] = {}
+        parts: dict[str, list[EmbeddingLookups]] = {}
         base = 0
         for contents in pieces:
             leaves, size = array_leaves(contents), 0
@@ -80,8 +80,8 @@ class IdSources:
                     size = ids.shape[0]
                     parts.setdefault(table, []).append(_lookups(ids, source.padding_idx, dim).after(base))
             base += size
-        occurrences = {table: Occurrences.concatenate(each) for table, each in parts.items()}
-        return IdsOfBatch(Readings(space, occurrences, base), base)
+        lookups = {table: EmbeddingLookups.concatenate(each) for table, each in parts.items()}
+        return IdsOfBatch(SortedLookups(space, lookups, base), base)
 
     def check(self, captured: Captured, contents: Any) -> None:
         """Refuse a piece whose tables read other ids than those that were counted."""
@@ -103,16 +103,16 @@ class IdSources:
 class IdsOfBatch:
     """Who reads which rows in a batch: enough for the contribution map."""
 
-    def __init__(self, readings: Readings, examples: int) -> None:
-        self.space = readings.space
-        self._readings = readings
+    def __init__(self, lookups: SortedLookups, examples: int) -> None:
+        self.space = lookups.space
+        self._lookups = lookups
         self._everyone = np.ones(examples, dtype=np.bool_)
 
-    def contributions(self, norm: float, domain: I64 | None = None) -> RowCounts:
+    def contributions(self, norm: float, domain: I64 | None = None) -> SparseCounts:
         """``sum_i v_i min(1, norm / ||v_i||)``."""
-        return self._readings.contributions(norm, self._everyone, domain)
+        return self._lookups.contributions(norm, self._everyone, domain)
 
-    def scores(self) -> RowCounts:
+    def scores(self) -> SparseCounts:
         """Not known before the gradients are."""
         raise NotImplementedError
 
@@ -140,11 +140,11 @@ def _source(given: TableInput, leaves: Sequence[Any]) -> _Source | None:
     return None
 
 
-def _lookups(ids: Tensor, padding_idx: int | None, dim: int) -> Occurrences:
-    """The readings of one call, with a gradient of zero that all share."""
+def _lookups(ids: Tensor, padding_idx: int | None, dim: int) -> EmbeddingLookups:
+    """The lookups of one call, with a gradient of zero that all share."""
     examples = torch.arange(ids.shape[0]).repeat_interleave(ids.shape[1:].numel())
     flat = ids.reshape(-1).long()
     if padding_idx is not None:
         read = flat != padding_idx
         flat, examples = flat[read], examples[read]
-    return Occurrences(flat, examples, torch.zeros(1, dim), sources=torch.zeros_like(flat))
+    return EmbeddingLookups(flat, examples, torch.zeros(1, dim), sources=torch.zeros_like(flat))

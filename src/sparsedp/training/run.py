@@ -57,7 +57,7 @@ class Run:
         self._ended = False
         self.lazy: LazyNoise | None = None
         lazy = isinstance(selection, DPSGD) and selection.lazy
-        space = selection.divide(self.shapes)
+        space = selection.partition_tables(self.shapes)
         sparse = [table.name for table in (space.tables if lazy else space.selectable)]
         check_optimizers(optimizers, module, capture, sparse)
         owner = BatchOwner(capture)
@@ -116,7 +116,7 @@ class Run:
         self.selection = selection
         self._spent_once = selection.one_off_events()
         self._rule = selection.rule(
-            selection.divide(self.shapes),
+            selection.partition_tables(self.shapes),
             noise_multiplier=self.terms.noise_multiplier,
             clip=self.terms.max_grad_norm,
             batch=self.terms.expected_batch_size,
@@ -170,7 +170,7 @@ class Run:
     @property
     def space(self) -> RowSpace:
         """The division of the tables."""
-        return self.selection.divide(self.shapes)
+        return self.selection.partition_tables(self.shapes)
 
     def charge(self) -> None:
         """Pay for the next step before its noise is drawn, or refuse it."""

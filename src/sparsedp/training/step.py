@@ -82,7 +82,7 @@ class PrivateStep:
         self._use(self._rule.select(ScoredBatch(nobody, self._rule), self._source.selection))
 
     def select_by_ids(self, batch: Batch) -> None:
-        """Lines 5 to 8: choose the rows by what the whole batch reads, before its gradients are known."""
+        """GradRows 5 to 8: choose the rows by what the whole batch reads, before its gradients are known."""
         self._pay()
         self._use(self._rule.select(batch, self._source.selection))
 
@@ -94,7 +94,7 @@ class PrivateStep:
             self._accumulate(LogicalBatch([piece], self._rule.space))
 
     def release(self) -> StepGradient:
-        """Lines 9 to 11 for what is left, and the noise."""
+        """GradRows 9 to 11 for what is left, and the noise."""
         self._pay()
         if self._sums is None:
             batch = LogicalBatch(self._kept, self._rule.space)
@@ -114,7 +114,7 @@ class PrivateStep:
         self._sums = StepSums(self._rule, selected, self._dense, lazy=self._lazy)
 
     def _accumulate(self, batch: LogicalBatch) -> None:
-        """Lines 9 and 10: mask, clip jointly, add to the sums."""
+        """GradRows 9 and 10: mask, clip jointly, add to the sums."""
         assert self._sums is not None
         survivors = batch.surviving(self._selected)
         masks = self._sums.masks
@@ -157,13 +157,13 @@ class StepSums:
             for n, (name, parameter) in enumerate(dense.items())
         }
         self._targets = {
-            place: (rows, self._table(self._flat, place))
-            for place, rows in enumerate(self.rows)
+            table_index: (rows, self._table(self._flat, table_index))
+            for table_index, rows in enumerate(self.rows)
             if rows is not None
         }
         self._touched: dict[int, tuple[I64, F64]] = {
-            place: (np.empty(0, dtype=np.int64), np.empty((0, self._dim(place))))
-            for place, rows in enumerate(self.rows)
+            table_index: (np.empty(0, dtype=np.int64), np.empty((0, self._dim(table_index))))
+            for table_index, rows in enumerate(self.rows)
             if rows is None
         }
 
@@ -177,29 +177,29 @@ class StepSums:
             batch.accumulate_dense(name, out, dense_weights)
         first_whole = len(self._rule.space.selectable)
         batch.accumulate_rows(survivors, weights, self._targets)
-        for place, rows, sums in batch.row_sums(survivors, weights, first_whole):
-            self._touched[place] = _merged(self._touched[place], (rows, sums))
+        for table_index, rows, sums in batch.row_sums(survivors, weights, first_whole):
+            self._touched[table_index] = _merged(self._touched[table_index], (rows, sums))
 
     def release(self, source: NoiseSource) -> StepGradient:
         """Round to the lattice, add noise, divide by B."""
-        for place, (_, mask) in self.masks.items():
-            self._targets[place][1][...] *= mask
+        for table_index, (_, mask) in self.masks.items():
+            self._targets[table_index][1][...] *= mask
         touched = self._touched
         self._clip_mean([sums for _, sums in touched.values()])
         noise = _Noise(self._rule, self._coordinates, source)
         flat = noise.release(self._flat)
         tables: dict[str, RowGradient | Tensor] = {}
-        for place, table in enumerate(self._rule.space.tables):
-            rows = self.rows[place]
+        for table_index, table in enumerate(self._rule.space.tables):
+            rows = self.rows[table_index]
             if rows is not None:
-                values = self._table(flat, place)
-                if place in self.masks:
-                    values *= self.masks[place][1]
+                values = self._table(flat, table_index)
+                if table_index in self.masks:
+                    values *= self.masks[table_index][1]
             elif self._lazy:
-                rows, sums = touched[place]
+                rows, sums = touched[table_index]
                 values = noise.release(sums.ravel()).reshape(sums.shape)
             else:
-                values = noise.release_table(table.rows, table.dim, *touched[place])
+                values = noise.release_table(table.rows, table.dim, *touched[table_index])
             values_ = torch.from_numpy(values)
             tables[table.name] = values_ if rows is None else RowGradient(torch.from_numpy(rows), values_)
         dense = {
@@ -239,13 +239,13 @@ class StepSums:
     def _coordinates(self) -> int:
         return self._rule.space.coordinates + self._bounds[len(self._dense)]
 
-    def _dim(self, place: int) -> int:
-        return self._rule.space.tables[place].dim
+    def _dim(self, table_index: int) -> int:
+        return self._rule.space.tables[table_index].dim
 
-    def _table(self, flat: NDArray[np.floating], place: int) -> NDArray[np.floating]:
-        """Table number ``place`` in a flat buffer: one line a selected row."""
-        n = len(self._dense) + place
-        return flat[self._bounds[n] : self._bounds[n + 1]].reshape(-1, self._dim(place))
+    def _table(self, flat: NDArray[np.floating], table_index: int) -> NDArray[np.floating]:
+        """Table number ``table_index`` in a flat buffer: one row for each selected row."""
+        n = len(self._dense) + table_index
+        return flat[self._bounds[n] : self._bounds[n + 1]].reshape(-1, self._dim(table_index))
 
 
 def step_lattice(rule: Rule, coordinates: int) -> float:
@@ -313,11 +313,14 @@ def _coordinate_masks(
         return {}
     cuts = np.searchsorted(selected.coordinates, space.coordinate_offsets)
     masks = {}
-    for place, table in enumerate(space.selectable):
-        own = rows[place]
+    for table_index, table in enumerate(space.selectable):
+        own = rows[table_index]
         assert own is not None
-        local = selected.coordinates[cuts[place] : cuts[place + 1]] - space.coordinate_offsets[place]
+        local = (
+            selected.coordinates[cuts[table_index] : cuts[table_index + 1]]
+            - space.coordinate_offsets[table_index]
+        )
         mask = np.zeros((own.size, table.dim), dtype=np.float32)
         mask[np.searchsorted(own, local // table.dim), local % table.dim] = 1.0
-        masks[place] = (own, mask)
+        masks[table_index] = (own, mask)
     return masks

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from sparsedp.clipping.layers.embedding import each_for_itself, readings, table_refusal
+from sparsedp.clipping.layers.embedding import each_for_itself, lookups, table_refusal
 from sparsedp.clipping.layers.registry import Parts, Rule, Run, Wanted, argument, covers_derived
 from sparsedp.clipping.unsupported import Refusal
 
@@ -37,11 +37,11 @@ class DerivedEmbeddingRule(Rule):
     def gradients(self, module: nn.Module, kept: Any, grad: Tensor, wanted: Wanted) -> Parts:
         """See the base class."""
         assert isinstance(module, nn.Embedding)
-        yield "weight", readings(module, kept, grad)
+        yield "weight", lookups(module, kept, grad)
 
 
 class _Reading(TorchFunctionMode):
-    """Traces the readings of one weight, and refuses any other use of it."""
+    """Traces the lookups of one weight, and refuses any other use of it."""
 
     def __init__(self, weight: Tensor, run: Run) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class _Reading(TorchFunctionMode):
         if not uses or func.__name__ == "__get__":
             return func(*args, **kwargs)
         if func is not F.embedding:
-            raise Refusal(f"uses its weight in {func.__name__}, where only reading rows of it has a rule")
+            raise Refusal(f"uses its weight in {func.__name__}, where only looking up rows of it has a rule")
         ids = each_for_itself(self._run, argument(args, kwargs, 0, "input"))
         kwargs.pop("input", None)
         return self._run.trace(ids, func(ids, *args[1:], **kwargs))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsedp.clipping.layers.registry import Parts, Run, TableRule, Wanted, argument, covers
-from sparsedp.rows.occurrences import Occurrences
+from sparsedp.rows.lookups import EmbeddingLookups
 
 
 def table_refusal(table: nn.Embedding | nn.EmbeddingBag) -> str | None:
@@ -29,7 +29,7 @@ def table_refusal(table: nn.Embedding | nn.EmbeddingBag) -> str | None:
 
 @covers(nn.Embedding)
 class EmbeddingRule(TableRule):
-    """Each reading owns its part of the output's gradient and belongs to the example along dimension 0."""
+    """Each lookup owns its part of the output's gradient and belongs to the example along dimension 0."""
 
     def refusal(self, module: nn.Module) -> str | None:
         """See the base class."""
@@ -45,10 +45,10 @@ class EmbeddingRule(TableRule):
     def gradients(self, module: nn.Module, kept: Any, grad: Tensor, wanted: Wanted) -> Parts:
         """See the base class."""
         assert isinstance(module, nn.Embedding)
-        yield "weight", readings(module, kept, grad)
+        yield "weight", lookups(module, kept, grad)
 
 
-def readings(table: nn.Embedding, ids: Tensor, grad: Tensor) -> Occurrences:
+def lookups(table: nn.Embedding, ids: Tensor, grad: Tensor) -> EmbeddingLookups:
     """What a call with ``ids`` read."""
     owners = np.arange(ids.shape[0])
     flat, rows = ids.flatten().long(), grad.flatten(0, -2)
@@ -59,7 +59,7 @@ def readings(table: nn.Embedding, ids: Tensor, grad: Tensor) -> Occurrences:
         read = flat != table.padding_idx
         if not bool(read.all()):
             flat, examples, rows = flat[read], examples[read], rows[read]
-    return Occurrences(flat, examples, rows)
+    return EmbeddingLookups(flat, examples, rows)
 
 
 def each_for_itself(run: Run, ids: Any) -> Any:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from sparsedp.clipping.layers.embedding import table_refusal
 from sparsedp.clipping.layers.registry import Parts, Run, TableRule, Wanted, argument, covers
-from sparsedp.rows.occurrences import Occurrences
+from sparsedp.rows.lookups import EmbeddingLookups
 
 
 class Bags(NamedTuple):
@@ -22,7 +22,7 @@ class Bags(NamedTuple):
 
 @covers(nn.EmbeddingBag)
 class EmbeddingBagRule(TableRule):
-    """A bag is an example; its readings share its gradient, times their weight or 1 / (size of the bag)."""
+    """A bag is an example; its lookups share its gradient, times their weight or 1 / (size of the bag)."""
 
     def refusal(self, module: nn.Module) -> str | None:
         """See the base class."""
@@ -63,7 +63,7 @@ class EmbeddingBagRule(TableRule):
             sizes = torch.bincount(bags, minlength=count)
         if module.mode == "mean":
             scales = sizes.to(grad.dtype).reciprocal_()[bags]
-        yield "weight", Occurrences(ids, bags, grad, sources=bags, scales=scales)
+        yield "weight", EmbeddingLookups(ids, bags, grad, sources=bags, scales=scales)
 
 
 def _sizes(bags: Bags, count: int, include_last_offset: bool) -> Tensor:

@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Protocol
 from torch import Tensor, nn
 
 from sparsedp.clipping.gradient import Summand
-from sparsedp.rows.occurrences import Occurrences
+from sparsedp.rows.lookups import EmbeddingLookups
 
 Wanted = frozenset[str]
-Part = Summand | Occurrences
+Part = Summand | EmbeddingLookups
 Parts = Iterator[tuple[str, Part]]
 
 
@@ -70,7 +70,7 @@ class Rule(ABC):
 
 
 class TableRule(Rule):
-    """A rule for a layer that reads rows of a table, its parameter ``weight``, and yields ``Occurrences``."""
+    """A rule for a layer that reads rows of a table, its parameter ``weight``, and yields ``EmbeddingLookups``."""
 
     parameters = frozenset({"weight"})
 

@@ -1,4 +1,4 @@
-"""All readings of all tables by one batch, sorted once: what counting, norms and sums share."""
+"""All lookups of all tables by one batch, sorted once: what counting, norms and sums share."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sparsedp.core.arrays import F64, I64, Bools
-from sparsedp.rows.counts import RowCounts, contains, places
-from sparsedp.rows.occurrences import Occurrences
+from sparsedp.rows.counts import SparseCounts, contains, positions_in
+from sparsedp.rows.lookups import EmbeddingLookups
 from sparsedp.rows.order import Order, order_by_row
 from sparsedp.rows.segments import (
-    Lines,
+    GradRows,
     add_example_sums,
     add_masked_squares,
     add_row_sums,
@@ -27,7 +27,7 @@ from sparsedp.rows.segments import (
 from sparsedp.rows.space import RowSpace
 
 Target = tuple[I64 | None, NDArray[Any]]
-"""Rows of a table (ascending; None: all) and where to add the gradient of each, a line a row."""
+"""Rows of a table (ascending; None: all) and where to add the gradient of each, a grad_row a row."""
 
 _NOTHING = np.empty(0, dtype=np.int64)
 _NO_SCALES = np.empty(0, dtype=np.float32)
@@ -37,28 +37,28 @@ _ONE_THREAD = 1 << 18
 """Up to so many numbers one thread copies faster than torch's threads wake up."""
 
 
-class Readings:
-    """The readings of a batch over a row space.
+class SortedLookups:
+    """The lookups of a batch over a row space.
 
     A row counts once per example however often the example reads it, and its gradient is the sum over
-    the example's readings: both follow from the (row, example) pairs, which one sort brings together.
-    Everything here is proportional to the readings, never to the tables.
+    the example's lookups: both follow from the (row, example) pairs, which one sort brings together.
+    Everything here is proportional to the lookups, never to the tables.
     """
 
-    def __init__(self, space: RowSpace, occurrences: Mapping[str, Occurrences], batch_size: int) -> None:
+    def __init__(self, space: RowSpace, lookups: Mapping[str, EmbeddingLookups], batch_size: int) -> None:
         self.space = space
         self.batch_size = batch_size
-        found = [occurrences.get(table.name) for table in space.tables]
+        found = [lookups.get(table.name) for table in space.tables]
         starts = list(accumulate((0 if each is None else len(each) for each in found), initial=0))
         numbers, self._examples = np.empty(starts[-1], dtype=np.int64), np.empty(starts[-1], dtype=np.int64)
-        self._lines: dict[int, Lines] = {}
-        for place, each in enumerate(found):
+        self._grad_rows: dict[int, GradRows] = {}
+        for table_index, each in enumerate(found):
             if each is not None and len(each):
-                own = slice(starts[place], starts[place + 1])
-                np.add(each.ids.numpy(), space.firsts[place], out=numbers[own])
+                own = slice(starts[table_index], starts[table_index + 1])
+                np.add(each.ids.numpy(), space.row_offsets[table_index], out=numbers[own])
                 self._examples[own] = each.examples.numpy()
-                self._lines[place] = _lines(each, starts[place])
-        self.order: Order = order_by_row(numbers, self._examples, space.firsts[-1], starts[:-1])
+                self._grad_rows[table_index] = _grad_rows(each, starts[table_index])
+        self.order: Order = order_by_row(numbers, self._examples, space.row_offsets[-1], starts[:-1])
         self._table_rows: I64 = self.order.rows.searchsorted(space.offsets)
         """Where each table's rows begin among the touched ones, and the end."""
         self._choosable = int(self._table_rows[len(space.selectable)])
@@ -74,27 +74,27 @@ class Readings:
         """The squared norm of each example's gradient in each row it reads."""
         order = self.order
         squares = np.empty(order.pair_example.size)
-        firsts = order.row_pairs[self._table_rows].tolist()
-        for place, lines in self._lines.items():
-            first, end = firsts[place], firsts[place + 1]
-            pair_squares(squares[first:end], order.pair_starts[first : end + 1], order.position, lines)
+        row_offsets = order.row_pairs[self._table_rows].tolist()
+        for table_index, grad_rows in self._grad_rows.items():
+            first, end = row_offsets[table_index], row_offsets[table_index + 1]
+            pair_squares(squares[first:end], order.pair_starts[first : end + 1], order.position, grad_rows)
         return squares
 
-    def contributions(self, norm: float, finite: Bools, domain: I64 | None = None) -> RowCounts:
+    def contributions(self, norm: float, finite: Bools, domain: I64 | None = None) -> SparseCounts:
         """The sum over examples of ``v_i * min(1, norm / ||v_i||)``, ``v_i`` binary over selectable rows.
 
-        ``domain`` restricts the rows that count (sorted joint numbers); examples that are not finite
+        ``domain`` restricts the rows that count (sorted global row ids); examples that are not finite
         contribute nothing.
         """
         order = self.order
         rows = order.rows[: self._choosable]
         counts, counted = np.empty(rows.size), _ALL if domain is None else contains(domain, rows)
         clipped_counts(counts, counted, order.row_pairs, order.pair_example, finite, norm)
-        return RowCounts(rows, counts) if domain is None else RowCounts(rows[counted], counts[counted])
+        return SparseCounts(rows, counts) if domain is None else SparseCounts(rows[counted], counts[counted])
 
     def surviving(self, selected: I64) -> I64:
-        """Those touched rows that are ``selected`` (sorted joint numbers) or always on, as places in the order."""
-        chosen = places(self.order.rows[: self._choosable], selected)
+        """Those touched rows that are ``selected`` (sorted global row ids) or always on, as positions_in in the order."""
+        chosen = positions_in(self.order.rows[: self._choosable], selected)
         always_on = np.arange(self._choosable, self.touched)
         return np.concatenate([chosen[chosen >= 0], always_on])
 
@@ -104,48 +104,48 @@ class Readings:
         add_example_sums(sums, self.pair_squared_norms, survivors, order.row_pairs, order.pair_example)
         return sums
 
-    def masked_squared_norms(self, place: int, rows: I64, mask: NDArray[Any]) -> F64:
-        """Per example, its squared norm over single coordinates of table number ``place``.
+    def masked_squared_norms(self, table_index: int, rows: I64, mask: NDArray[Any]) -> F64:
+        """Per example, its squared norm over single coordinates of table number ``table_index``.
 
         ``mask[n]`` flags the coordinates of the table's row ``rows[n]`` (sorted) that count.
         """
         squares, order = np.zeros(self.batch_size), self.order
-        if place in self._lines:
-            first, end = self._table_rows[place], self._table_rows[place + 1]
+        if table_index in self._grad_rows:
+            first, end = self._table_rows[table_index], self._table_rows[table_index + 1]
             add_masked_squares(
                 squares,
-                places(rows, order.rows[first:end] - self.space.firsts[place]),
+                positions_in(rows, order.rows[first:end] - self.space.row_offsets[table_index]),
                 mask,
                 order.row_pairs[first : end + 1],
                 order.pair_starts,
                 order.pair_example,
                 order.position,
-                self._lines[place],
+                self._grad_rows[table_index],
             )
         return squares
 
     def add_row_sums(self, survivors: I64, weights: NDArray[Any], targets: Mapping[int, Target]) -> None:
-        """Add ``sum_i weights[i] * G_i[row]`` of each surviving row to its line of its table's target.
+        """Add ``sum_i weights[i] * G_i[row]`` of each surviving row to its row of its table's target.
 
         Tables without a target are left out.
         """
         order = self.order
         bounds = survivors.searchsorted(self._table_rows).tolist()
-        for place, lines in self._lines.items():
-            own = survivors[bounds[place] : bounds[place + 1]]
-            if own.size and place in targets:
-                selected, out = targets[place]
+        for table_index, grad_rows in self._grad_rows.items():
+            own = survivors[bounds[table_index] : bounds[table_index + 1]]
+            if own.size and table_index in targets:
+                selected, out = targets[table_index]
                 add_row_sums(
                     out,
                     _NOTHING if selected is None else selected,
-                    self.space.firsts[place],
+                    self.space.row_offsets[table_index],
                     own,
                     order.rows,
                     order.row_starts,
                     order.position,
                     self._examples,
                     weights,
-                    lines,
+                    grad_rows,
                 )
 
     def row_sums(
@@ -156,18 +156,18 @@ class Readings:
         Tables before number ``first_table`` and those of which no touched row survives are left out.
         """
         bounds = survivors.searchsorted(self._table_rows).tolist()
-        for place, (_, _, _, dim, _, _) in self._lines.items():
-            if place < first_table:
+        for table_index, (_, _, _, dim, _, _) in self._grad_rows.items():
+            if table_index < first_table:
                 continue
-            own = survivors[bounds[place] : bounds[place + 1]]
+            own = survivors[bounds[table_index] : bounds[table_index + 1]]
             if own.size:
-                rows = self.order.rows[own] - self.space.firsts[place]
+                rows = self.order.rows[own] - self.space.row_offsets[table_index]
                 sums = np.zeros((own.size, dim))
-                self.add_row_sums(own, weights, {place: (rows, sums)})
-                yield place, rows, sums
+                self.add_row_sums(own, weights, {table_index: (rows, sums)})
+                yield table_index, rows, sums
 
 
-def _lines(each: Occurrences, base: int) -> Lines:
+def _grad_rows(each: EmbeddingLookups, base: int) -> GradRows:
     grads = each.output_grads
     if grads.dtype not in (torch.float32, torch.float64):
         grads = grads.float()
@@ -182,8 +182,8 @@ def _lines(each: Occurrences, base: int) -> Lines:
 
 
 def _copied(grads: Tensor) -> NDArray[Any]:
-    """Line after line in new memory."""
+    """Row after row in new memory."""
     if grads.numel() > _ONE_THREAD:
         grads = grads.contiguous()
-    lines: NDArray[Any] = grads.numpy()
-    return lines.ravel()
+    grad_rows: NDArray[Any] = grads.numpy()
+    return grad_rows.ravel()

@@ -1,4 +1,4 @@
-"""Readings against a dictionary of dictionaries."""
+"""SortedLookups against a dictionary of dictionaries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sparsedp.core.tables import TableShape
-from sparsedp.rows import Occurrences, Readings, RowSpace
+from sparsedp.rows import EmbeddingLookups, RowSpace, SortedLookups
 
 SPACE = RowSpace(
     selectable=(TableShape("a", 6, 3), TableShape("b", 2**40, 2)), always_on=(TableShape("c", 4, 2),)
@@ -21,18 +21,18 @@ SPACE = RowSpace(
 @st.composite
 def gradients(draw: st.DrawFn, count: int, dim: int, generator: torch.Generator) -> Tensor:
     """As autograd hands them over: in a tensor of their own, as part of a wider one, or spread out from less."""
-    kind = draw(st.sampled_from(["own", "part", "one for all columns", "one for all lines"]))
+    kind = draw(st.sampled_from(["own", "part", "one for all columns", "one for all grad_rows"]))
     if kind == "part":
         return torch.randn(count, dim + 3, generator=generator)[:, 1 : 1 + dim]
     if kind == "one for all columns":
         return torch.randn(count, 1, generator=generator).expand(count, dim)
-    if kind == "one for all lines":
+    if kind == "one for all grad_rows":
         return torch.randn(1, dim, generator=generator).expand(count, dim)
     return torch.randn(count, dim, generator=generator)
 
 
 @st.composite
-def batches(draw: st.DrawFn) -> tuple[int, dict[str, Occurrences]]:
+def batches(draw: st.DrawFn) -> tuple[int, dict[str, EmbeddingLookups]]:
     size = draw(st.integers(0, 5))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 10**6)))
     tables = {}
@@ -46,16 +46,16 @@ def batches(draw: st.DrawFn) -> tuple[int, dict[str, Occurrences]]:
             examples = torch.arange(size).repeat_interleave(lengths)
             ids = torch.randint(0, 4, (count,), generator=generator) * (2**38 if table.name == "b" else 1)
             if draw(st.booleans()):
-                calls.append(Occurrences(ids, examples, draw(gradients(count, table.dim, generator))))
+                calls.append(EmbeddingLookups(ids, examples, draw(gradients(count, table.dim, generator))))
             else:
                 bags = torch.randn(max(size, 1), table.dim, generator=generator)
                 scales = torch.rand(count, generator=generator)
-                calls.append(Occurrences(ids, examples, bags, sources=examples, scales=scales))
-        tables[table.name] = Occurrences.concatenate(calls)
+                calls.append(EmbeddingLookups(ids, examples, bags, sources=examples, scales=scales))
+        tables[table.name] = EmbeddingLookups.concatenate(calls)
     return size, tables
 
 
-def row_gradients(tables: dict[str, Occurrences]) -> dict[tuple[int, int], np.ndarray]:
+def row_gradients(tables: dict[str, EmbeddingLookups]) -> dict[tuple[int, int], np.ndarray]:
     """(joint row number, example) -> the example's gradient in the row."""
     found: dict[tuple[int, int], np.ndarray] = defaultdict(lambda: np.zeros(3))
     for name, each in tables.items():
@@ -70,16 +70,16 @@ def row_gradients(tables: dict[str, Occurrences]) -> dict[tuple[int, int], np.nd
 
 @settings(max_examples=150, deadline=None)
 @given(batches(), st.floats(0.5, 3.0))
-def test_counts_norms_and_sums(batch: tuple[int, dict[str, Occurrences]], norm: float) -> None:
+def test_counts_norms_and_sums(batch: tuple[int, dict[str, EmbeddingLookups]], norm: float) -> None:
     size, tables = batch
     expected = row_gradients(tables)
-    readings = Readings(SPACE, tables, size)
+    lookups = SortedLookups(SPACE, tables, size)
     touched = sorted({row for row, _ in expected})
-    assert readings.order.rows.tolist() == touched
+    assert lookups.order.rows.tolist() == touched
 
     selectable = [(row, example) for row, example in expected if row < SPACE.selectable_size]
     lengths = np.bincount([example for _, example in selectable], minlength=size)
-    counts = readings.contributions(norm, np.ones(size, dtype=bool))
+    counts = lookups.contributions(norm, np.ones(size, dtype=bool))
     assert counts.ids.tolist() == sorted({row for row, _ in selectable})
     for row, count in zip(counts.ids, counts.counts, strict=True):
         due = sum(min(1.0, norm / np.sqrt(lengths[e])) for r, e in selectable if r == row)
@@ -87,18 +87,18 @@ def test_counts_norms_and_sums(batch: tuple[int, dict[str, Occurrences]], norm: 
 
     kept = {row for row in touched if row % 3 != 1 or row >= SPACE.selectable_size}
     chosen = np.array(sorted(row for row in kept if row < SPACE.selectable_size), dtype=np.int64)
-    survivors = readings.surviving(chosen)
-    assert readings.order.rows[survivors].tolist() == sorted(kept)
+    survivors = lookups.surviving(chosen)
+    assert lookups.order.rows[survivors].tolist() == sorted(kept)
     squares = np.zeros(size)
     for (row, example), gradient in expected.items():
         squares[example] += np.sum(gradient**2) if row in kept else 0.0
-    np.testing.assert_allclose(readings.example_squared_norms(survivors), squares, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(lookups.example_squared_norms(survivors), squares, rtol=1e-4, atol=1e-6)
 
     weights = np.arange(1, size + 1, dtype=np.float32)
-    found = {place: (rows, sums) for place, rows, sums in readings.row_sums(survivors, weights)}
-    for place, table in enumerate(SPACE.tables):
-        offset = int(SPACE.offsets[place])
-        rows, sums = found.get(place, (np.empty(0, np.int64), np.empty((0, table.dim))))
+    found = {table_index: (rows, sums) for table_index, rows, sums in lookups.row_sums(survivors, weights)}
+    for table_index, table in enumerate(SPACE.tables):
+        offset = int(SPACE.offsets[table_index])
+        rows, sums = found.get(table_index, (np.empty(0, np.int64), np.empty((0, table.dim))))
         due_rows = [row - offset for row in touched if row in kept and offset <= row < offset + table.rows]
         assert rows.tolist() == due_rows
         for row, total in zip(rows, sums, strict=True):
@@ -108,7 +108,7 @@ def test_counts_norms_and_sums(batch: tuple[int, dict[str, Occurrences]], norm: 
 
 @settings(max_examples=100, deadline=None)
 @given(batches(), st.integers(0, 2**18 - 1))
-def test_norms_over_single_coordinates(batch: tuple[int, dict[str, Occurrences]], bits: int) -> None:
+def test_norms_over_single_coordinates(batch: tuple[int, dict[str, EmbeddingLookups]], bits: int) -> None:
     """An example may read several rows of a table, each with coordinates of its own that count."""
     size, tables = batch
     mask = np.array([float(bits >> n & 1) for n in range(18)], dtype=np.float32).reshape(6, 3)
@@ -116,25 +116,25 @@ def test_norms_over_single_coordinates(batch: tuple[int, dict[str, Occurrences]]
     squares = np.zeros(size)
     for (row, example), gradient in row_gradients(tables).items():
         squares[example] += np.sum(mask[row] * gradient**2) if row < 6 else 0.0
-    found = Readings(SPACE, tables, size).masked_squared_norms(0, rows, mask[rows])
+    found = SortedLookups(SPACE, tables, size).masked_squared_norms(0, rows, mask[rows])
     np.testing.assert_allclose(found, squares, rtol=1e-4, atol=1e-6)
 
 
 def test_a_norm_over_single_coordinates_is_that_of_all_rows() -> None:
-    tables = {"a": Occurrences(torch.tensor([1, 2, 4]), torch.tensor([0, 0, 0]), torch.ones(3, 3))}
+    tables = {"a": EmbeddingLookups(torch.tensor([1, 2, 4]), torch.tensor([0, 0, 0]), torch.ones(3, 3))}
     mask = np.array([[1, 0, 0], [1, 1, 0]], dtype=np.float32)
-    found = Readings(SPACE, tables, 1).masked_squared_norms(0, np.array([1, 4]), mask)
+    found = SortedLookups(SPACE, tables, 1).masked_squared_norms(0, np.array([1, 4]), mask)
     assert found.tolist() == [3.0]
 
 
 def test_examples_that_are_not_finite_do_not_count() -> None:
-    tables = {"a": Occurrences(torch.tensor([1, 1]), torch.tensor([0, 1]), torch.ones(2, 3))}
-    counts = Readings(SPACE, tables, 2).contributions(1.0, np.array([True, False]))
+    tables = {"a": EmbeddingLookups(torch.tensor([1, 1]), torch.tensor([0, 1]), torch.ones(2, 3))}
+    counts = SortedLookups(SPACE, tables, 2).contributions(1.0, np.array([True, False]))
     assert counts.counts.tolist() == [1.0]
 
 
 def test_a_domain_restricts_the_rows_that_count_and_the_norm() -> None:
-    tables = {"a": Occurrences(torch.tensor([1, 2, 3, 4]), torch.tensor([0, 0, 0, 0]), torch.ones(4, 3))}
-    counts = Readings(SPACE, tables, 1).contributions(1.0, np.ones(1, dtype=bool), np.array([2, 5]))
+    tables = {"a": EmbeddingLookups(torch.tensor([1, 2, 3, 4]), torch.tensor([0, 0, 0, 0]), torch.ones(4, 3))}
+    counts = SortedLookups(SPACE, tables, 1).contributions(1.0, np.ones(1, dtype=bool), np.array([2, 5]))
     assert counts.ids.tolist() == [2]
     assert counts.counts.tolist() == [1.0]

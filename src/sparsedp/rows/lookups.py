@@ -1,4 +1,4 @@
-"""Where the examples of a batch read a table, and the gradient that comes back to each reading."""
+"""Where the examples of a batch read a table, and the gradient that comes back to each lookup."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Occurrences:
-    """The readings of one table by one batch, flat: reading number n is ``ids[n]``, read by ``examples[n]``.
+class EmbeddingLookups:
+    """The lookups of one table by one batch, flat: lookup number n is ``ids[n]``, read by ``examples[n]``.
 
-    The gradient of the loss with respect to what reading n put into its layer's output is
-    ``scales[n] * output_grads[sources[n]]``. A plain embedding has ``sources = None`` (reading n owns
-    ``output_grads[n]``) and no scales; in a bag all readings share their bag's gradient and the mean
-    or the per-sample weights are the scales. Readings that receive no gradient (padding) are left out.
+    The gradient of the loss with respect to what lookup n put into its layer's output is
+    ``scales[n] * output_grads[sources[n]]``. A plain embedding has ``sources = None`` (lookup n owns
+    ``output_grads[n]``) and no scales; in a bag all lookups share their bag's gradient and the mean
+    or the per-sample weights are the scales. SortedLookups that receive no gradient (padding) are left out.
     """
 
     ids: Tensor
-    """int64, one per reading."""
+    """int64, one per lookup."""
     examples: Tensor
     """int64, which example (dimension 0 of the batch) reads; ascending."""
     output_grads: Tensor
-    """One row per reading, or per bag where ``sources`` is given."""
+    """One row per lookup, or per bag where ``sources`` is given."""
     sources: Tensor | None = None
     scales: Tensor | None = None
 
@@ -32,8 +32,8 @@ class Occurrences:
         return int(self.ids.numel())
 
     @staticmethod
-    def concatenate(calls: Sequence[Occurrences]) -> Occurrences:
-        """All readings of several calls of a layer (or of layers that share a table), example after example."""
+    def concatenate(calls: Sequence[EmbeddingLookups]) -> EmbeddingLookups:
+        """All lookups of several calls of a layer (or of layers that share a table), example after example."""
         if len(calls) == 1:
             return calls[0]
         sources, base = [], 0
@@ -50,7 +50,7 @@ class Occurrences:
                 ]
             )
         examples, order = torch.sort(torch.cat([call.examples for call in calls]), stable=True)
-        return Occurrences(
+        return EmbeddingLookups(
             ids=torch.cat([call.ids for call in calls])[order],
             examples=examples,
             output_grads=torch.cat([call.output_grads for call in calls]),
@@ -58,12 +58,12 @@ class Occurrences:
             scales=None if scales is None else scales[order],
         )
 
-    def after(self, examples: int) -> Occurrences:
-        """The same readings in a batch where ``examples`` others come first."""
+    def after(self, examples: int) -> EmbeddingLookups:
+        """The same lookups in a batch where ``examples`` others come first."""
         return replace(self, examples=self.examples + examples) if examples else self
 
-    def of_examples(self, kept: Tensor) -> Occurrences:
-        """Only the readings of the examples that ``kept`` (bool, one per example) flags."""
+    def of_examples(self, kept: Tensor) -> EmbeddingLookups:
+        """Only the lookups of the examples that ``kept`` (bool, one per example) flags."""
         chosen = kept[self.examples].nonzero().flatten()
         return replace(
             self,

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import torch
 
-from sparsedp.rows import Occurrences
+from sparsedp.rows import EmbeddingLookups
 
 
-def readings(each: Occurrences) -> list[tuple[int, int, float]]:
-    """(example, id, gradient) of every reading."""
+def lookups(each: EmbeddingLookups) -> list[tuple[int, int, float]]:
+    """(example, id, gradient) of every lookup."""
     found = []
     for n in range(len(each)):
         source = n if each.sources is None else int(each.sources[n])
@@ -15,8 +15,10 @@ def readings(each: Occurrences) -> list[tuple[int, int, float]]:
     return found
 
 
-PLAIN = Occurrences(torch.tensor([4, 5, 4]), torch.tensor([0, 1, 1]), torch.tensor([[1.0], [2.0], [3.0]]))
-BAGS = Occurrences(
+PLAIN = EmbeddingLookups(
+    torch.tensor([4, 5, 4]), torch.tensor([0, 1, 1]), torch.tensor([[1.0], [2.0], [3.0]])
+)
+BAGS = EmbeddingLookups(
     torch.tensor([7, 8, 9]),
     torch.tensor([0, 0, 2]),
     torch.tensor([[10.0], [20.0], [30.0]]),
@@ -26,14 +28,14 @@ BAGS = Occurrences(
 
 
 def test_concatenation_keeps_every_reading_and_sorts_by_example() -> None:
-    both = Occurrences.concatenate([PLAIN, BAGS])
-    assert sorted(readings(both)) == sorted(readings(PLAIN) + readings(BAGS))
+    both = EmbeddingLookups.concatenate([PLAIN, BAGS])
+    assert sorted(lookups(both)) == sorted(lookups(PLAIN) + lookups(BAGS))
     assert both.examples.tolist() == sorted(both.examples.tolist())
 
 
 def test_calls_without_scales_stay_without() -> None:
-    assert Occurrences.concatenate([PLAIN, PLAIN]).scales is None
-    assert Occurrences.concatenate([PLAIN]) is PLAIN
+    assert EmbeddingLookups.concatenate([PLAIN, PLAIN]).scales is None
+    assert EmbeddingLookups.concatenate([PLAIN]) is PLAIN
 
 
 def test_examples_of_a_later_physical_batch_are_renumbered() -> None:
@@ -43,5 +45,5 @@ def test_examples_of_a_later_physical_batch_are_renumbered() -> None:
 
 def test_dropped_examples_take_their_readings_with_them() -> None:
     kept = torch.tensor([True, False, True])
-    for each in (PLAIN, BAGS, Occurrences.concatenate([PLAIN, BAGS])):
-        assert readings(each.of_examples(kept)) == [r for r in readings(each) if kept[r[0]]]
+    for each in (PLAIN, BAGS, EmbeddingLookups.concatenate([PLAIN, BAGS])):
+        assert lookups(each.of_examples(kept)) == [r for r in lookups(each) if kept[r[0]]]
