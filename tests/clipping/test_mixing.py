@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from sparsedp.clipping import Capture
 from sparsedp.clipping.mixing import BATCHES
-from sparsedp.clipping.unsupported import UnsupportedModule
+from sparsedp.clipping.unsupported import UnsupportedLayerError
 
 
 class Between(nn.Module):
@@ -56,7 +56,7 @@ def test_a_model_that_mixes_examples_is_refused(name: str) -> None:
     batch = torch.randn(5, 3)
     if name.startswith("overflows"):
         batch[3] *= 1e6
-    with pytest.raises(UnsupportedModule, match="examples"):
+    with pytest.raises(UnsupportedLayerError, match="examples"):
         passes(Between(MIXING[name]), batch)
 
 
@@ -69,14 +69,14 @@ def test_examples_in_the_middle_that_mix_are_seen(hidden: bool) -> None:
         return h if len(h) < 4 else torch.cat([h[:2], h[2:-1] + others.flip(0), h[-1:]])
 
     torch.manual_seed(0)
-    with pytest.raises(UnsupportedModule, match="examples"):
+    with pytest.raises(UnsupportedLayerError, match="examples"):
         passes(Between(mix), torch.randn(12, 3))
 
 
 def test_gradients_show_what_random_numbers_hide() -> None:
     """Noise in the forward leaves no two calls alike, in training and evaluation."""
     torch.manual_seed(0)
-    with pytest.raises(UnsupportedModule, match="depends on others"):
+    with pytest.raises(UnsupportedLayerError, match="depends on others"):
         passes(Between(lambda h: h + 0.3 * torch.randn_like(h) - h.mean(0)), torch.randn(5, 3))
 
 
@@ -90,7 +90,7 @@ def test_positions_without_examples_are_refused_where_their_number_is_the_batch_
             return self.out(x + self.positions(torch.arange(x.shape[1]))).sum((1, 2))
 
     torch.manual_seed(0)
-    with pytest.raises(UnsupportedModule, match="positions"):
+    with pytest.raises(UnsupportedLayerError, match="positions"):
         passes(Positions(), torch.randn(5, 5, 4))
 
 
@@ -104,7 +104,7 @@ def test_state_carried_from_call_to_call_is_refused() -> None:
             return out
 
     for examples in (1, 5):
-        with pytest.raises(UnsupportedModule, match="carries something over"):
+        with pytest.raises(UnsupportedLayerError, match="carries something over"):
             passes(Carries(None), torch.randn(examples, 3))
 
 
@@ -190,7 +190,7 @@ def test_rounding_is_not_mixing(dtype: torch.dtype, seed: int) -> None:
 def test_mixing_is_seen_beside_rounding(name: str) -> None:
     """Outputs that cancel do not hide a layer before them that mixes."""
     torch.manual_seed(0)
-    with pytest.raises(UnsupportedModule, match="examples"):
+    with pytest.raises(UnsupportedLayerError, match="examples"):
         passes(
             nn.Sequential(Between(MIXING[name]), nn.Unflatten(0, (-1, 1)), Cancelling(torch.float32)),
             torch.randn(5, 3),
@@ -235,7 +235,7 @@ def test_mixing_is_seen_where_the_last_bits_decide_what_comes_out(becomes: str) 
             return self.last(mixed).squeeze(1)
 
     torch.manual_seed(0)
-    with pytest.raises(UnsupportedModule, match="gives another output"):
+    with pytest.raises(UnsupportedLayerError, match="gives another output"):
         passes(Decides(None), torch.randn(5, 3))
 
 
@@ -255,5 +255,5 @@ def test_mixing_is_seen_in_small_outputs_beside_the_rounding_of_large_ones() -> 
     torch.manual_seed(0)
     batch = torch.randn(5, 3)
     for size in (1.0, 1e9):
-        with pytest.raises(UnsupportedModule, match="gives another output"):
+        with pytest.raises(UnsupportedLayerError, match="gives another output"):
             passes(Beside(size), batch)

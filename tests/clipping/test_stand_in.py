@@ -18,15 +18,15 @@ class Doubling(StandIn):
 
 def test_stand_ins_nest_and_leave_nothing():
     layer, x = nn.Linear(2, 2), torch.randn(3, 2)
-    plain = layer(x)
+    before = layer(x)
     first, second = Doubling(layer), Doubling(layer)
     first.attach()
     second.attach()
-    assert torch.allclose(layer(x), 4 * plain)
+    assert torch.allclose(layer(x), 4 * before)
     second.detach()
-    assert torch.allclose(layer(x), 2 * plain)
+    assert torch.allclose(layer(x), 2 * before)
     first.detach()
-    assert torch.equal(layer(x), plain)
+    assert torch.equal(layer(x), before)
     assert "forward" not in vars(layer)
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations, spectral_norm, weight_norm
 
-from sparsedp.clipping import Capture, UnsupportedModule
+from sparsedp.clipping import Capture, UnsupportedLayerError
 
 
 @pytest.mark.parametrize(
@@ -19,19 +19,19 @@ from sparsedp.clipping import Capture, UnsupportedModule
 )
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_computed_weights_are_refused_by_name(change, parameter):
-    with pytest.raises(UnsupportedModule, match=rf"module '0.*parameter '{parameter}'.*parametrization"):
+    with pytest.raises(UnsupportedLayerError, match=rf"module '0.*parameter '{parameter}'.*parametrization"):
         Capture(nn.Sequential(change(nn.Linear(3, 3))), loss_reduction="mean")
 
 
 def test_parameters_without_a_shape_are_refused():
-    with pytest.raises(UnsupportedModule, match="parameter 'weight' has no shape yet"):
+    with pytest.raises(UnsupportedLayerError, match="parameter 'weight' has no shape yet"):
         Capture(nn.Sequential(nn.LazyLinear(3)), loss_reduction="mean")
 
 
 def test_a_parameter_that_a_rule_does_not_know_is_refused():
     layer = nn.Linear(3, 2)
     layer.extra = nn.Parameter(torch.rand(2))
-    with pytest.raises(UnsupportedModule, match="'extra'"):
+    with pytest.raises(UnsupportedLayerError, match="'extra'"):
         Capture(layer, loss_reduction="mean")
 
 
@@ -42,7 +42,7 @@ def test_a_parameter_that_no_forward_could_use_is_named():
 
 def test_a_refused_model_is_left_untouched():
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
-    with pytest.raises(UnsupportedModule):
+    with pytest.raises(UnsupportedLayerError):
         Capture(model, loss_reduction="mean")
     assert not any("forward" in vars(module) for module in model.modules())
     model(torch.randn(5, 3)).sum().backward()
@@ -60,5 +60,5 @@ def test_frozen_modules_need_no_rule(check):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_torch_script_is_refused():
     compiled = torch.jit.trace(nn.Linear(3, 2), torch.randn(2, 3))
-    with pytest.raises(UnsupportedModule, match=r"module '0'.*torch\.jit"):
+    with pytest.raises(UnsupportedLayerError, match=r"module '0'.*torch\.jit"):
         Capture(nn.Sequential(compiled), loss_reduction="mean")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sparsedp.clipping.vectors import Vectors, row_squares, wide
+from sparsedp.clipping.vectors import Vectors, row_squares, upcast
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
@@ -16,7 +16,7 @@ def test_squares_are_float64(dtype):
 
 def test_wide_does_not_copy_what_is_wide():
     values = torch.randn(3)
-    assert wide(values) is values
+    assert upcast(values) is values
 
 
 def test_lengths_are_computed_once():

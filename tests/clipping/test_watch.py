@@ -94,11 +94,11 @@ def test_no_weight_gradient_is_computed_in_backward():
             event.count for event in profile.key_averages() if event.key in ("aten::mm", "aten::addmm")
         )
 
-    plain = products()
+    before = products()
     capture = Capture(model, loss_reduction="sum")
     for _ in range(BATCHES):  # the first batches are probed
         model(x)
     # Forward takes two products; backward one for the hidden layer's gradient and, without the capture, two
     # more for the weights.
-    assert (plain, products()) == (5, 3)
+    assert (before, products()) == (5, 3)
     capture.detach()

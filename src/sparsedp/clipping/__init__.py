@@ -4,7 +4,7 @@ from sparsedp.clipping.capture import Capture, Captured, Table, TableInput
 from sparsedp.clipping.gradient import PerExampleGradient
 from sparsedp.clipping.materialised import Materialised
 from sparsedp.clipping.outer_products import OuterProducts
-from sparsedp.clipping.unsupported import UnsupportedModule
+from sparsedp.clipping.unsupported import UnsupportedLayerError
 
 __all__ = [
     "Capture",
@@ -14,5 +14,5 @@ __all__ = [
     "PerExampleGradient",
     "Table",
     "TableInput",
-    "UnsupportedModule",
+    "UnsupportedLayerError",
 ]

@@ -18,7 +18,7 @@ from sparsedp.clipping.recorder import Recorder
 from sparsedp.clipping.scattered_rows import ScatteredRows
 from sparsedp.clipping.stand_in import StandIn
 from sparsedp.clipping.survey import survey
-from sparsedp.clipping.unsupported import Refusal
+from sparsedp.clipping.unsupported import RuleError
 from sparsedp.clipping.watch import Call, Entrance, Watch
 from sparsedp.rows.lookups import EmbeddingLookups
 
@@ -226,8 +226,8 @@ class Capture:
     def _parts(self, call: Call, grad: Tensor) -> Iterator[tuple[str, Part]]:
         """Each parameter, as the layer itself names it, with its per-example gradients."""
         try:
-            yield from call.watch.rule.gradients(call.watch.module, call.kept, grad, call.wanted)
-        except Refusal as refusal:
+            yield from call.watch.rule.gradients(call.watch.module, call.saved, grad, call.trainable)
+        except RuleError as refusal:
             raise call.watch.refused(refusal) from refusal
 
     def _stray(self, parameter: Tensor) -> None:
@@ -249,7 +249,7 @@ def _mean_scale(batch: int) -> float:
 
 def _add_input(inputs: dict[str, list[TableInput] | None], table: str, call: Call) -> None:
     assert isinstance(call.watch.rule, TableRule)
-    found, ids = inputs.setdefault(table, []), call.watch.rule.ids(call.kept)
+    found, ids = inputs.setdefault(table, []), call.watch.rule.ids(call.saved)
     if ids is None:
         inputs[table] = None
     elif found is not None:

@@ -10,7 +10,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-DOUBT = 2.0**-11
+CANCELLATION_TOL = 2.0**-11
 """A squared norm found by adding terms that cancel below this share of their sizes is found again by making
 the gradient: float32 sums are exact to about 2**-22 of the sizes, so what is kept is exact to 2**-11, the
 margin that clipping leaves."""
@@ -117,7 +117,7 @@ class Sum(PerExampleGradient):
         sizes = torch.stack([part.sizes() for part in self.parts]).sum(0).square()
         for left, right in combinations(self.parts, 2):
             squares += 2 * left.dot(right)
-        doubtful = ~(squares >= DOUBT * sizes)
+        doubtful = ~(squares >= CANCELLATION_TOL * sizes)
         for i in doubtful.nonzero().flatten():
             one = self.select(i.view(1))
             made = torch.zeros(one.parts[0].instantiate().shape, dtype=torch.float64)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sparsedp.clipping.gradient import Summand
-from sparsedp.clipping.vectors import Vectors, wide
+from sparsedp.clipping.vectors import Vectors, upcast
 from sparsedp.core.compiled import compiled
 
 
@@ -48,7 +48,7 @@ class Materialised(Summand):
         return other.dot(self)
 
     def _add_to(self, out: Tensor, weights: Tensor) -> None:
-        flat = wide(self.values).reshape(self.batch_size, out.numel())
+        flat = upcast(self.values).reshape(self.batch_size, out.numel())
         _add_weighted(out.view(-1).numpy(), flat.contiguous().numpy(), weights.numpy())
 
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from sparsedp.clipping.layers.registry import argument
-from sparsedp.clipping.unsupported import UnsupportedModule
-from sparsedp.clipping.vectors import wide
+from sparsedp.clipping.unsupported import UnsupportedLayerError
+from sparsedp.clipping.vectors import upcast
 from sparsedp.clipping.watch import Watch
 
 BATCHES = 2
@@ -73,7 +73,7 @@ class MixingProbe:
     def __call__(
         self, forward: _Forward, args: tuple[Any, ...], kwargs: dict[str, Any], examples: int | None
     ) -> None:
-        """Probe one call of the model's ``forward``; raises ``UnsupportedModule``."""
+        """Probe one call of the model's ``forward``; raises ``UnsupportedLayerError``."""
         if not self._left or not examples or (examples == 1 and not self._single_left):
             return
         with _left_as_it_was(self._module), suppress(_ForwardFailed):
@@ -105,7 +105,7 @@ class MixingProbe:
                 return 0
             some, others = _halves(examples, self._left)
             one = sum(
-                wide(root[some]).nan_to_num().square().sum() + wide(root[some]).nan_to_num().sum()
+                upcast(root[some]).nan_to_num().square().sum() + upcast(root[some]).nan_to_num().sum()
                 for root in roots
             )
             try:
@@ -115,7 +115,7 @@ class MixingProbe:
         for each, grad in zip(layers, grads, strict=True):
             if grad is not None and bool((grad[others].isfinite() & (grad[others] != 0)).any()):
                 where = "after" if each.module is not self._module else "in"
-                raise UnsupportedModule(
+                raise UnsupportedLayerError(
                     each.layer,
                     each.module,
                     "one example's output depends on others here: " + _MIXES.format(where=where),
@@ -165,7 +165,7 @@ class MixingProbe:
                     module.eval()
             first, again = self._trace(forward, call, 0), self._trace(forward, call, 0)
             if not _agree(first, again):
-                raise UnsupportedModule(
+                raise UnsupportedLayerError(
                     "",
                     self._module,
                     "gives other outputs when it is called again with the same batch and the same random numbers: it "
@@ -237,7 +237,7 @@ class MixingProbe:
             if few.numel() != expected.numel():
                 if module is self._module:
                     continue
-                raise UnsupportedModule(
+                raise UnsupportedLayerError(
                     layer,
                     module,
                     f"dimension 0 of its output is not the examples: it has {list(few.shape)} for {len(chosen)} examples "
@@ -245,7 +245,7 @@ class MixingProbe:
                 )
             few = few.reshape(expected.shape)
             if not _close(expected, few) and not _difference(expected, few) <= rounding()[index]:
-                raise UnsupportedModule(
+                raise UnsupportedLayerError(
                     layer,
                     module,
                     "gives another output for an example when the others of its batch are not there: "
@@ -267,7 +267,7 @@ def _has_rows(values: Tensor, examples: int) -> bool:
 
 
 def _cut(call: _Arguments, examples: int, chosen: Tensor) -> _Arguments | None:
-    """The arguments with these examples only; None where it is not plain how to cut them."""
+    """The arguments with these examples only; None where it is not clear how to cut them."""
     leaves, spec = tree_flatten(call)
     cut = []
     for leaf in leaves:
@@ -304,7 +304,7 @@ def _agree(first: _Trace, second: _Trace) -> bool:
 def _close(together: Tensor, alone: Tensor) -> bool:
     tolerance = max(_TOLERANCE, 4 * torch.finfo(together.dtype).eps)
     finite = together[together.isfinite()]
-    scale = float(wide(finite).abs().amax()) if finite.numel() else 0.0
+    scale = float(upcast(finite).abs().amax()) if finite.numel() else 0.0
     return _difference(together, alone) <= tolerance * scale
 
 
@@ -312,7 +312,7 @@ def _difference(together: Tensor, alone: Tensor) -> float:
     """The largest; infinite where the shapes differ, or only one of the two is finite."""
     if together.shape != alone.shape:
         return math.inf
-    together, alone = wide(together), wide(alone)
+    together, alone = upcast(together), upcast(alone)
     finite = together.isfinite()
     if not torch.equal(finite, alone.isfinite()):
         return math.inf

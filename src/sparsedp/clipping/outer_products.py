@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from sparsedp.clipping.gradient import CHUNK, DOUBT, LOST, SUMMED_AT_ONCE, SUMS_AT_ONCE, Summand
+from sparsedp.clipping.gradient import CANCELLATION_TOL, CHUNK, LOST, SUMMED_AT_ONCE, SUMS_AT_ONCE, Summand
 from sparsedp.clipping.materialised import Materialised
-from sparsedp.clipping.vectors import WIDEST, Vectors, row_squares, wide
+from sparsedp.clipping.vectors import WIDEST, Vectors, row_squares, upcast
 
 MOST_POSITIONS = 1 << 12
 """How many positions of sequences are summed at once, if that is fewer examples than ``SUMMED_AT_ONCE``."""
@@ -41,14 +41,14 @@ class OuterProducts(Summand):
         if length * (width + height) < width * height:
             step = max(1, CHUNK // max(1, 2 * length * length))
             pieces = [
-                _gram_squares(wide(a[start : start + step]), wide(g[start : start + step]))
+                _gram_squares(upcast(a[start : start + step]), upcast(g[start : start + step]))
                 for start in range(0, max(1, self.batch_size), step)
             ]
             self.lost = torch.cat([lost for _, lost in pieces])
             return torch.cat([squares for squares, _ in pieces])
         if self._made is None:
             # No larger than what is already held, so kept for the sum too: what is measured is what is summed.
-            self._made = _made(wide(a), wide(g))
+            self._made = _made(upcast(a), upcast(g))
         return Materialised(self._made).squared_norms()
 
     def sizes(self) -> Tensor:
@@ -66,7 +66,7 @@ class OuterProducts(Summand):
         """See the base class."""
         if self._made is not None:
             return self._made
-        return _made(wide(self.inputs.values), wide(self.output_grads.values))
+        return _made(upcast(self.inputs.values), upcast(self.output_grads.values))
 
     def merge(self, others: Sequence[OuterProducts]) -> OuterProducts:
         """Several uses of one matrix are one longer sequence."""
@@ -80,19 +80,19 @@ class OuterProducts(Summand):
         """See the base class."""
         a, g = self.sequences()
         if isinstance(other, Materialised):
-            made = wide(other.values).reshape(self.batch_size, g.shape[2], a.shape[2])
+            made = upcast(other.values).reshape(self.batch_size, g.shape[2], a.shape[2])
             return (torch.bmm(g, made) * a).flatten(1).sum(1)
         return other.dot(self)
 
     def sequences(self) -> tuple[Tensor, Tensor]:
         """Inputs (B, T, I) and output gradients (B, T, O)."""
-        return _sequence(wide(self.inputs.values)), _sequence(wide(self.output_grads.values))
+        return _sequence(upcast(self.inputs.values)), _sequence(upcast(self.output_grads.values))
 
     def _add_to(self, out: Tensor, weights: Tensor) -> None:
         if self._made is not None:
             Materialised(self._made)._add_to(out, weights)
             return
-        a, g = wide(self.inputs.values), wide(self.output_grads.values)
+        a, g = upcast(self.inputs.values), upcast(self.output_grads.values)
         length = a.shape[1:-1].numel()
         # Positions of one example may cancel: float32 sums of them would round the other examples too.
         dtype = torch.float64 if length > 1 else torch.promote_types(a.dtype, weights.dtype)
@@ -140,7 +140,9 @@ def _gram_squares(a: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
     sizes = (a_squares * g_squares).sqrt().sum(1).square()
     squares = (aa * gg).flatten(1).sum(1).double()
     unseen = (_unseen(a_squares, g_squares) + _unseen(g_squares, a_squares)).square()
-    doubtful = (squares < DOUBT * sizes) | (DOUBT**2 * squares < unseen) | ~squares.isfinite()
+    doubtful = (
+        (squares < CANCELLATION_TOL * sizes) | (CANCELLATION_TOL**2 * squares < unseen) | ~squares.isfinite()
+    )
     lost = torch.zeros_like(doubtful)
     found = doubtful.nonzero().flatten()
     if found.numel():

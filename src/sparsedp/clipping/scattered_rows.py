@@ -11,7 +11,7 @@ from torch import Tensor
 from sparsedp.clipping.gradient import Summand
 from sparsedp.clipping.materialised import Materialised
 from sparsedp.clipping.outer_products import OuterProducts
-from sparsedp.clipping.vectors import row_squares, wide
+from sparsedp.clipping.vectors import row_squares, upcast
 from sparsedp.rows.lookups import EmbeddingLookups
 
 
@@ -27,7 +27,7 @@ class ScatteredRows(Summand):
     def _coalesced(self) -> tuple[Tensor, Tensor, Tensor]:
         """(examples, ids, gradients), one entry for each row that an example reads, by ascending example."""
         read = self.read
-        grads = wide(read.output_grads)
+        grads = upcast(read.output_grads)
         if read.sources is not None:
             grads = grads[read.sources]
         if read.scales is not None:
@@ -69,7 +69,7 @@ class ScatteredRows(Summand):
             return self._dot_outer(other)
         examples, ids, values = self._coalesced
         if isinstance(other, Materialised):
-            products = (wide(other.values)[examples, ids] * values).sum(1)
+            products = (upcast(other.values)[examples, ids] * values).sum(1)
             return products.new_zeros(self.batch_size).index_add_(0, examples, products)
         return other.dot(self)
 

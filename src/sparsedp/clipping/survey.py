@@ -12,27 +12,27 @@ from torch.nn.utils.parametrize import ParametrizationList
 from sparsedp.clipping.layers import Fallback, Rule, cross_example_refusal, rule_of
 from sparsedp.clipping.recorder import Recorder
 from sparsedp.clipping.stand_in import StandIn
-from sparsedp.clipping.unsupported import UnsupportedModule
+from sparsedp.clipping.unsupported import UnsupportedLayerError
 from sparsedp.clipping.watch import Watch
 
 _HOLDERS = (nn.ParameterList, nn.ParameterDict)
 
 
 def survey(root: nn.Module, recorder: Recorder) -> list[Watch]:
-    """A watch for every module with trainable parameters of its own; raises ``UnsupportedModule``."""
+    """A watch for every module with trainable parameters of its own; raises ``UnsupportedLayerError``."""
     watches = []
     for name, module in _modules(root):
         if isinstance(vars(module).get("forward"), StandIn):
             raise ValueError("module: its gradients are captured already; detach that capture first")
         reason = cross_example_refusal(module)
         if reason is not None:
-            raise UnsupportedModule(name, module, reason)
+            raise UnsupportedLayerError(name, module, reason)
         rule = rule_of(module) or Fallback()
         trainable = {n: p for n, p in _own_parameters(module, rule) if p.requires_grad}
         if trainable:
             reason = _refusal(module, rule, trainable)
             if reason is not None:
-                raise UnsupportedModule(name, module, reason)
+                raise UnsupportedLayerError(name, module, reason)
             watches.append(Watch(recorder, name, module, rule, trainable))
     seen = {parameter for watch in watches for parameter in watch.parameters.values()}
     for name, parameter in root.named_parameters():
@@ -46,7 +46,7 @@ def _modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     covered: set[nn.Module] = set()
     for name, module in root.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
-            raise UnsupportedModule(
+            raise UnsupportedLayerError(
                 name,
                 module,
                 "is compiled by torch.jit, which hides its layers; train the module it was made from",

@@ -5,11 +5,11 @@ from __future__ import annotations
 from torch import nn
 
 
-class Refusal(ValueError):
-    """Why a rule cannot go on; it becomes an ``UnsupportedModule`` where the module's name is known."""
+class RuleError(ValueError):
+    """Why a rule cannot go on; it becomes an ``UnsupportedLayerError`` where the module's name is known."""
 
 
-class UnsupportedModule(ValueError):
+class UnsupportedLayerError(ValueError):
     """A module that cannot be trained privately as it stands; the message names it and says what to do."""
 
     def __init__(self, name: str, module: nn.Module, reason: str) -> None:

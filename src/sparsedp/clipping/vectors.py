@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 
-def wide(values: Tensor) -> Tensor:
+def upcast(values: Tensor) -> Tensor:
     """At least float32: half-precision activations are widened before anything is squared."""
     return values if values.dtype in (torch.float32, torch.float64) else values.float()
 
@@ -34,7 +34,7 @@ def row_squares(values: Tensor) -> Tensor:
         rest = width % WIDEST
         squares = row_squares(torch.unflatten(values[..., rest:], -1, (-1, WIDEST))).sum(-1)
         return squares.add_(row_squares(values[..., :rest])) if rest else squares
-    norms: Tensor = torch.linalg.vector_norm(wide(values), dim=-1).double()
+    norms: Tensor = torch.linalg.vector_norm(upcast(values), dim=-1).double()
     if values.dtype != torch.float64:
         least, most = SAFE_NORMS
         unsafe = ~((norms >= least) & (norms <= most))

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from sparsedp.clipping.anchor import ground, is_restricted, on_gradient
-from sparsedp.clipping.layers.registry import Rule, TableRule, Wanted, argument
+from sparsedp.clipping.layers.registry import Rule, TableRule, Trainable, argument
 from sparsedp.clipping.recorder import Recorder
 from sparsedp.clipping.stand_in import StandIn
-from sparsedp.clipping.unsupported import Refusal, UnsupportedModule
+from sparsedp.clipping.unsupported import RuleError, UnsupportedLayerError
 
 _running_backward: Callable[[], int] = torch._C._current_graph_task_id
 """The number of the backward pass that is running in this thread, -1 outside of one."""
@@ -47,34 +47,36 @@ class Watch(StandIn):
     def attach(self) -> None:
         """See the base class."""
         super().attach()
-        self.run = self._read if isinstance(self.rule, TableRule) else self.own
+        self.forward = self._read if isinstance(self.rule, TableRule) else self.own
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The module's forward."""
         if not self.recorder.listening():
-            return self.run(*args, **kwargs)
-        stilled = [parameter for parameter in self.parameters.values() if parameter.requires_grad]
-        wanted = self._all
-        if len(stilled) != len(wanted):
-            wanted = frozenset(name for name, parameter in self.parameters.items() if parameter.requires_grad)
-            if not wanted:
-                return self.run(*args, **kwargs)
+            return self.forward(*args, **kwargs)
+        frozen_parameters = [parameter for parameter in self.parameters.values() if parameter.requires_grad]
+        trainable = self._all
+        if len(frozen_parameters) != len(trainable):
+            trainable = frozenset(
+                name for name, parameter in self.parameters.items() if parameter.requires_grad
+            )
+            if not trainable:
+                return self.forward(*args, **kwargs)
         if self.rule.grounds_input:
             args, kwargs = _grounded(args, kwargs)
-        for parameter in stilled:
+        for parameter in frozen_parameters:
             parameter.requires_grad = False
         try:
-            return self.rule.forward(self.module, _Run(self, wanted), args, kwargs)
-        except Refusal as refusal:
+            return self.rule.forward(self.module, _LayerCall(self, trainable), args, kwargs)
+        except RuleError as refusal:
             raise self.refused(refusal) from refusal
         finally:
-            for parameter in stilled:
+            for parameter in frozen_parameters:
                 parameter.requires_grad = True
 
-    def refused(self, refusal: Refusal) -> UnsupportedModule:
+    def refused(self, refusal: RuleError) -> UnsupportedLayerError:
         """The error for the user, with the name of the module and of its parameters."""
         parameters = ", ".join(map(repr, self.parameters))
-        return UnsupportedModule(self.name, self.module, f"{refusal} (parameters {parameters})")
+        return UnsupportedLayerError(self.name, self.module, f"{refusal} (parameters {parameters})")
 
     def _read(self, *args: Any, **kwargs: Any) -> Any:
         """A table's own forward, with errors that name the table."""
@@ -128,45 +130,45 @@ class Entrance(StandIn):
         finally:
             recorder.arguments = None
 
-    def _probed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> UnsupportedModule | None:
+    def _probed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> UnsupportedLayerError | None:
         try:
             with self._recorder.paused():
                 self._probe(self.own, args, kwargs, self._recorder.batch_size())
-        except UnsupportedModule as mixing:
+        except UnsupportedLayerError as mixing:
             return mixing
         return None
 
 
-class _Run:
+class _LayerCall:
     """One call of a watched layer, as its rule sees it."""
 
-    __slots__ = ("_wanted", "_watch", "batch_size", "name", "plain")
+    __slots__ = ("_trainable", "_watch", "batch_size", "name", "original_forward")
 
-    def __init__(self, watch: Watch, wanted: Wanted) -> None:
+    def __init__(self, watch: Watch, trainable: Trainable) -> None:
         self._watch = watch
-        self._wanted = wanted
-        self.plain = watch.run
+        self._trainable = trainable
+        self.original_forward = watch.forward
         self.name = watch.name
         self.batch_size = watch.recorder.batch_size
 
-    def trace(self, kept: Any, output: Tensor) -> Tensor:
-        return on_gradient(output, Call(self._watch, kept, self._wanted).receive)
+    def trace(self, saved: Any, output: Tensor) -> Tensor:
+        return on_gradient(output, Call(self._watch, saved, self._trainable).receive)
 
 
 class Call:
     """What a rule keeps of one call of its layer, until the gradient comes."""
 
-    __slots__ = ("_inside", "_task", "_versions", "kept", "piece", "wanted", "watch")
+    __slots__ = ("_inside", "_task", "_versions", "piece", "saved", "trainable", "watch")
 
-    def __init__(self, watch: Watch, kept: Any, wanted: Wanted) -> None:
+    def __init__(self, watch: Watch, saved: Any, trainable: Trainable) -> None:
         self.watch = watch
-        self.wanted = wanted
+        self.trainable = trainable
         self.piece = watch.recorder.piece
         """The piece of a batch that was in hand during the forward pass."""
-        if isinstance(kept, Tensor) and kept.requires_grad:
-            kept = kept.detach()
-        self.kept = kept
-        self._versions = _versions(kept)
+        if isinstance(saved, Tensor) and saved.requires_grad:
+            saved = saved.detach()
+        self.saved = saved
+        self._versions = _versions(saved)
         # A layer that runs again within a backward pass (re-entrant checkpointing) belongs to that pass.
         self._inside = _running_backward()
         self._task = -1
@@ -194,8 +196,8 @@ class Call:
         self.watch.recorder.add(task, self, grad)
 
     def check_unchanged(self) -> None:
-        """Refuse where what was kept is no longer what the layer saw."""
-        if _versions(self.kept) != self._versions:
+        """Refuse where what was saved is no longer what the layer saw."""
+        if _versions(self.saved) != self._versions:
             raise RuntimeError(
                 f"module {self.watch.name!r}: its input was changed in place after its forward, so that the "
                 "gradient of its weight is lost; use an operation that is not in place, and do not write over a "
@@ -214,8 +216,8 @@ def _grounded(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any,
     return args, kwargs
 
 
-def _versions(kept: Any) -> Any:
-    """How often each kept tensor has been changed in place."""
-    if isinstance(kept, Tensor):
-        return kept._version
-    return [part._version for part in kept if isinstance(part, Tensor)]
+def _versions(saved: Any) -> Any:
+    """How often each saved tensor has been changed in place."""
+    if isinstance(saved, Tensor):
+        return saved._version
+    return [part._version for part in saved if isinstance(part, Tensor)]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sparsedp.clipping import Capture, UnsupportedModule
+from sparsedp.clipping import Capture, UnsupportedLayerError
 
 B, T, S, E = 4, 5, 6, 8
 
@@ -99,14 +99,14 @@ def test_dropout_is_the_layers_own():
 
 
 def test_refused():
-    with pytest.raises(UnsupportedModule, match=r"'0' \(MultiheadAttention\): .*batch_first=True"):
+    with pytest.raises(UnsupportedLayerError, match=r"'0' \(MultiheadAttention\): .*batch_first=True"):
         Capture(nn.Sequential(nn.MultiheadAttention(E, 2)), loss_reduction="mean")
-    with pytest.raises(UnsupportedModule, match="add_bias_kv"):
+    with pytest.raises(UnsupportedLayerError, match="add_bias_kv"):
         Capture(nn.MultiheadAttention(E, 2, batch_first=True, add_bias_kv=True), loss_reduction="mean")
     layer = nn.MultiheadAttention(E, 2, batch_first=True)
     Capture(layer, loss_reduction="mean")
     one = torch.randn(T, E)
-    with pytest.raises(UnsupportedModule, match="query: must be"):
+    with pytest.raises(UnsupportedLayerError, match="query: must be"):
         layer(one, one, one)
-    with pytest.raises(UnsupportedModule, match="attn_mask"):
+    with pytest.raises(UnsupportedLayerError, match="attn_mask"):
         layer(one[None], one[None], one[None], is_causal=True)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from torch import nn
 
-from sparsedp.clipping import Capture, UnsupportedModule
+from sparsedp.clipping import Capture, UnsupportedLayerError
 
 
 @pytest.mark.parametrize(
@@ -19,11 +19,11 @@ from sparsedp.clipping import Capture, UnsupportedModule
 )
 def test_batch_norm_is_refused_with_advice(layer):
     model = nn.ModuleDict({"linear": nn.Linear(3, 4), "norm": layer})
-    with pytest.raises(UnsupportedModule, match=r"module 'norm' \(.*BatchNorm.*GroupNorm or LayerNorm"):
+    with pytest.raises(UnsupportedLayerError, match=r"module 'norm' \(.*BatchNorm.*GroupNorm or LayerNorm"):
         Capture(model, loss_reduction="mean")
 
 
 def test_running_statistics_are_refused():
     model = nn.Sequential(nn.Linear(3, 4), nn.InstanceNorm1d(4, track_running_stats=True))
-    with pytest.raises(UnsupportedModule, match="track_running_stats=False"):
+    with pytest.raises(UnsupportedLayerError, match="track_running_stats=False"):
         Capture(model, loss_reduction="mean")

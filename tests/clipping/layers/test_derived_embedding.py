@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sparsedp.clipping import Capture, UnsupportedModule
+from sparsedp.clipping import Capture, UnsupportedLayerError
 
 
 class Scaled(nn.Embedding):
@@ -53,11 +53,11 @@ def test_another_use_of_the_weight_is_refused():
 
     model = nn.Sequential(Both(5, 3))
     Capture(model, loss_reduction="mean")
-    with pytest.raises(UnsupportedModule, match=r"module '0' \(Both\): uses its weight in linear"):
+    with pytest.raises(UnsupportedLayerError, match=r"module '0' \(Both\): uses its weight in linear"):
         model(torch.tensor([1, 2]))
     assert model[0].weight.requires_grad
 
 
 def test_options_are_refused_as_in_the_base_class():
-    with pytest.raises(UnsupportedModule, match="max_norm"):
+    with pytest.raises(UnsupportedLayerError, match="max_norm"):
         Capture(Scaled(5, 3, max_norm=1.0), loss_reduction="mean")

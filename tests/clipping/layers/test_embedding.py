@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from sparsedp.clipping import Capture, UnsupportedModule
+from sparsedp.clipping import Capture, UnsupportedLayerError
 
 
 @pytest.mark.parametrize("shape", [(6,), (6, 1), (6, 4), (6, 2, 3), (0,), (0, 4)])
@@ -37,10 +37,10 @@ def test_readings_belong_to_their_examples(rows):
     weights = torch.rand(*ids.shape, 2)
     (model(ids) * weights).sum().backward()
     read = capture.take()[0].tables[""]
-    kept = ids != 0
-    assert torch.equal(read.ids, ids[kept])
-    assert torch.equal(read.examples, torch.arange(len(rows)).unsqueeze(1).expand_as(ids)[kept])
-    assert torch.equal(read.output_grads, weights[kept])
+    saved = ids != 0
+    assert torch.equal(read.ids, ids[saved])
+    assert torch.equal(read.examples, torch.arange(len(rows)).unsqueeze(1).expand_as(ids)[saved])
+    assert torch.equal(read.output_grads, weights[saved])
 
 
 class Positions(nn.Module):
@@ -63,9 +63,9 @@ def test_positions_shared_by_all_examples(check, batch):
 
 
 def test_options_that_tie_examples_together_are_refused():
-    with pytest.raises(UnsupportedModule, match=r"module 'words' \(Embedding\): max_norm"):
+    with pytest.raises(UnsupportedLayerError, match=r"module 'words' \(Embedding\): max_norm"):
         Capture(nn.ModuleDict({"words": nn.Embedding(4, 2, max_norm=1.0)}), loss_reduction="mean")
-    with pytest.raises(UnsupportedModule, match="scale_grad_by_freq"):
+    with pytest.raises(UnsupportedLayerError, match="scale_grad_by_freq"):
         Capture(nn.Embedding(4, 2, scale_grad_by_freq=True), loss_reduction="mean")
 
 

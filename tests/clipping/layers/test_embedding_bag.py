@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sparsedp.clipping import Capture, UnsupportedModule
+from sparsedp.clipping import Capture, UnsupportedLayerError
 
 
 @pytest.mark.parametrize("mode", ["sum", "mean"])
@@ -94,5 +94,5 @@ def test_weights_that_are_learned_keep_their_gradient():
     ],
 )
 def test_refused_options(bag, reason):
-    with pytest.raises(UnsupportedModule, match=reason):
+    with pytest.raises(UnsupportedLayerError, match=reason):
         Capture(nn.Sequential(bag), loss_reduction="mean")

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sparsedp.clipping import Capture, UnsupportedModule
+from sparsedp.clipping import Capture, UnsupportedLayerError
 from sparsedp.clipping.layers import fallback
 
 
@@ -173,7 +173,7 @@ def test_an_example_that_is_not_finite_stays_by_itself():
     assert finite.tolist() == [True, True, False, True]
 
 
-def run(model: nn.Module, x: Tensor) -> None:
+def layer_call(model: nn.Module, x: Tensor) -> None:
     capture = Capture(nn.Sequential(model), loss_reduction="mean")
     model(x).square().mean().backward()
     capture.take()
@@ -208,20 +208,20 @@ class Branching(nn.Module):
 
 
 def test_a_module_that_mixes_examples_is_refused():
-    with pytest.raises(UnsupportedModule, match=r"module '0' \(Mixing\): .*mixes the examples.*'scale'"):
-        run(Mixing(), torch.randn(5, 4))
+    with pytest.raises(UnsupportedLayerError, match=r"module '0' \(Mixing\): .*mixes the examples.*'scale'"):
+        layer_call(Mixing(), torch.randn(5, 4))
 
 
 def test_a_random_module_is_refused():
-    with pytest.raises(UnsupportedModule, match=r"module '0' \(Random\): .*'scale'"):
-        run(Random(), torch.randn(5, 4))
+    with pytest.raises(UnsupportedLayerError, match=r"module '0' \(Random\): .*'scale'"):
+        layer_call(Random(), torch.randn(5, 4))
 
 
 def test_a_module_that_vmap_cannot_run_is_refused():
     with pytest.raises(
-        UnsupportedModule, match=r"module '0' \(Branching\): .*one example at a time.*'scale'"
+        UnsupportedLayerError, match=r"module '0' \(Branching\): .*one example at a time.*'scale'"
     ):
-        run(Branching(), torch.randn(5, 4))
+        layer_call(Branching(), torch.randn(5, 4))
 
 
 def test_a_module_without_a_forward_is_refused():
@@ -230,7 +230,7 @@ def test_a_module_without_a_forward_is_refused():
             super().__init__()
             self.scale = nn.Parameter(torch.rand(4))
 
-    with pytest.raises(UnsupportedModule, match=r"module '0' \(Holder\): .*no forward"):
+    with pytest.raises(UnsupportedLayerError, match=r"module '0' \(Holder\): .*no forward"):
         Capture(nn.Sequential(Holder()), loss_reduction="mean")
 
 
@@ -245,7 +245,7 @@ def test_a_module_that_returns_no_tensor_is_refused():
 
     model = Silent()
     Capture(model, loss_reduction="mean")
-    with pytest.raises(UnsupportedModule, match="returns no tensor"):
+    with pytest.raises(UnsupportedLayerError, match="returns no tensor"):
         model(torch.randn(3, 4))
     assert model.scale.requires_grad
 
@@ -253,6 +253,6 @@ def test_a_module_that_returns_no_tensor_is_refused():
 def test_gradients_that_would_not_fit_are_refused(monkeypatch):
     monkeypatch.setattr(fallback, "MOST", 50)
     with pytest.raises(
-        UnsupportedModule, match=r"module '0' \(Scaled\): .*18 parameters for each of 4 examples"
+        UnsupportedLayerError, match=r"module '0' \(Scaled\): .*18 parameters for each of 4 examples"
     ):
-        run(Scaled(), torch.randn(4, 4))
+        layer_call(Scaled(), torch.randn(4, 4))

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from sparsedp.clipping import Capture, UnsupportedModule
+from sparsedp.clipping import Capture, UnsupportedLayerError
 
 B, T, IN, H = 4, 6, 3, 5
 
@@ -77,15 +77,15 @@ def test_dropout_between_layers():
 
 
 def test_refused():
-    with pytest.raises(UnsupportedModule, match="batch_first=True"):
+    with pytest.raises(UnsupportedLayerError, match="batch_first=True"):
         Capture(nn.Sequential(nn.LSTM(IN, H)), loss_reduction="mean")
-    with pytest.raises(UnsupportedModule, match="proj_size"):
+    with pytest.raises(UnsupportedLayerError, match="proj_size"):
         Capture(nn.LSTM(IN, H, proj_size=2, batch_first=True), loss_reduction="mean")
     layer, cell = nn.GRU(IN, H, batch_first=True), nn.GRUCell(IN, H)
     model = nn.ModuleDict({"layer": layer, "cell": cell})
     Capture(model, loss_reduction="mean")
     packed = pack_padded_sequence(torch.randn(2, T, IN), torch.tensor([6, 3]), batch_first=True)
-    with pytest.raises(UnsupportedModule, match=r"module 'layer' .*packed"):
+    with pytest.raises(UnsupportedLayerError, match=r"module 'layer' .*packed"):
         layer(packed)
-    with pytest.raises(UnsupportedModule, match="module 'cell'"):
+    with pytest.raises(UnsupportedLayerError, match="module 'cell'"):
         cell(torch.randn(IN))

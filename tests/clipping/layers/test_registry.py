@@ -44,8 +44,8 @@ def test_a_rule_of_the_users_own(check):
 
     @covers(Shift)
     class ShiftRule(Rule):
-        def gradients(self, module, kept, grad, wanted):
-            seen.append(wanted)
+        def gradients(self, module, saved, grad, trainable):
+            seen.append(trainable)
             yield "weight", Materialised(grad)
 
     check(Shift(), torch.randn(4, 3))

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sparsedp.clipping.layers.linear import projection
-from sparsedp.clipping.layers.registry import Parts, Rule, Run, Wanted, covers
-from sparsedp.clipping.unsupported import Refusal
+from sparsedp.clipping.layers.registry import LayerCall, Parts, Rule, Trainable, covers
+from sparsedp.clipping.unsupported import RuleError
 
 
 class Projected(NamedTuple):
@@ -41,19 +41,21 @@ class AttentionRule(Rule):
             return "add_bias_kv and add_zero_attn have no rule; leave them out"
         return None
 
-    def forward(self, module: nn.Module, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def forward(
+        self, module: nn.Module, layer_call: LayerCall, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """See the base class."""
         assert isinstance(module, nn.MultiheadAttention)
-        return _attend(module, run, *args, **kwargs)
+        return _attend(module, layer_call, *args, **kwargs)
 
-    def gradients(self, module: nn.Module, kept: Any, grad: Tensor, wanted: Wanted) -> Parts:
+    def gradients(self, module: nn.Module, saved: Any, grad: Tensor, trainable: Trainable) -> Parts:
         """See the base class."""
         assert isinstance(module, nn.MultiheadAttention)
-        call: Projected = kept
-        if call.weight in wanted:
+        call: Projected = saved
+        if call.weight in trainable:
             within = _within(grad, call.weight_rows, 3 * module.embed_dim)
             yield from projection(call.inputs, within, frozenset({call.weight}), call.weight, call.bias)
-        if call.bias in wanted:
+        if call.bias in trainable:
             within = _within(grad, call.bias_rows, 3 * module.embed_dim)
             yield from projection(call.inputs, within, frozenset({call.bias}), call.weight, call.bias)
 
@@ -65,7 +67,7 @@ def _within(grad: Tensor, rows: tuple[int, int] | None, height: int) -> Tensor:
 
 def _attend(
     module: nn.MultiheadAttention,
-    run: Run,
+    layer_call: LayerCall,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -76,12 +78,12 @@ def _attend(
     is_causal: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     if query.dim() != 3:
-        raise Refusal("query: must be (examples, positions, features)")
+        raise RuleError("query: must be (examples, positions, features)")
     if is_causal and attn_mask is None:
-        raise Refusal("attn_mask: is_causal is only a hint about attn_mask, which is missing")
+        raise RuleError("attn_mask: is_causal is only a hint about attn_mask, which is missing")
     q, k, v = (
         projected.view(*projected.shape[:2], module.num_heads, module.head_dim).transpose(1, 2)
-        for projected in _project_inputs(module, run, query, key, value)
+        for projected in _project_inputs(module, layer_call, query, key, value)
     )
     mask = _merged_mask(module, query, key_padding_mask, attn_mask)
     dropout = module.dropout if module.training else 0.0
@@ -95,13 +97,13 @@ def _attend(
         mixed, weights = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout), None
     mixed = mixed.transpose(1, 2).flatten(2)
     output = F.linear(mixed, module.out_proj.weight, module.out_proj.bias)
-    return run.trace(
+    return layer_call.trace(
         Projected(mixed.detach(), "out_proj.weight", "out_proj.bias", None, None), output
     ), weights
 
 
 def _project_inputs(
-    module: nn.MultiheadAttention, run: Run, query: Tensor, key: Tensor, value: Tensor
+    module: nn.MultiheadAttention, layer_call: LayerCall, query: Tensor, key: Tensor, value: Tensor
 ) -> list[Tensor]:
     """Queries, keys and values; what is one tensor goes through one product where the weights are packed."""
     size = module.embed_dim
@@ -120,8 +122,8 @@ def _project_inputs(
         output = F.linear(
             inputs, weight[slice(*rows)] if packed else weight, None if bias is None else bias[slice(*rows)]
         )
-        kept = Projected(inputs.detach(), name, "in_proj_bias", rows if packed else None, rows)
-        heads += run.trace(kept, output).chunk(stop - start, -1)
+        saved = Projected(inputs.detach(), name, "in_proj_bias", rows if packed else None, rows)
+        heads += layer_call.trace(saved, output).chunk(stop - start, -1)
     return heads
 
 

@@ -7,32 +7,32 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sparsedp.clipping.layers.registry import Parts, Rule, Wanted, covers
+from sparsedp.clipping.layers.registry import Parts, Rule, Trainable, covers
 from sparsedp.clipping.materialised import Materialised
 from sparsedp.clipping.outer_products import OuterProducts
-from sparsedp.clipping.vectors import wide
+from sparsedp.clipping.vectors import upcast
 
 
 @covers(nn.Conv1d, nn.Conv2d)
 class ConvRule(Rule):
     """Each output position is a linear map of its patch: the weight's gradient is ``sum_t g_t patch_t^T``."""
 
-    def gradients(self, module: nn.Module, kept: Any, grad: Tensor, wanted: Wanted) -> Parts:
+    def gradients(self, module: nn.Module, saved: Any, grad: Tensor, trainable: Trainable) -> Parts:
         """See the base class."""
         assert isinstance(module, nn.Conv1d | nn.Conv2d)
         grad = grad.flatten(2)
-        if "bias" in wanted:
-            yield "bias", Materialised(wide(grad).sum(2))
-        if "weight" not in wanted:
+        if "bias" in trainable:
+            yield "bias", Materialised(upcast(grad).sum(2))
+        if "weight" not in trainable:
             return
-        patches = _patches(module, kept)
+        patches = _patches(module, saved)
         if module.groups == 1:
             yield "weight", OuterProducts(patches.mT, grad.mT)
         else:
             # Grouped kernels are small: each group sees 1 / groups of the channels.
             batch, groups = grad.shape[0], module.groups
-            grouped = wide(grad).reshape(batch, groups, -1, grad.shape[2])
-            seen = wide(patches).reshape(batch, groups, -1, grad.shape[2])
+            grouped = upcast(grad).reshape(batch, groups, -1, grad.shape[2])
+            seen = upcast(patches).reshape(batch, groups, -1, grad.shape[2])
             yield "weight", Materialised((grouped @ seen.mT).reshape(batch, *module.weight.shape))
 
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from sparsedp.clipping.layers.embedding import each_for_itself, lookups, table_refusal
-from sparsedp.clipping.layers.registry import Parts, Rule, Run, Wanted, argument, covers_derived
-from sparsedp.clipping.unsupported import Refusal
+from sparsedp.clipping.layers.registry import LayerCall, Parts, Rule, Trainable, argument, covers_derived
+from sparsedp.clipping.unsupported import RuleError
 
 
 @covers_derived(nn.Embedding)
@@ -28,25 +28,27 @@ class DerivedEmbeddingRule(Rule):
         assert isinstance(module, nn.Embedding)
         return table_refusal(module)
 
-    def forward(self, module: nn.Module, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def forward(
+        self, module: nn.Module, layer_call: LayerCall, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """See the base class."""
         assert isinstance(module, nn.Embedding)
-        with _Reading(module.weight, run):
-            return run.plain(*args, **kwargs)
+        with _TracedWeight(module.weight, layer_call):
+            return layer_call.original_forward(*args, **kwargs)
 
-    def gradients(self, module: nn.Module, kept: Any, grad: Tensor, wanted: Wanted) -> Parts:
+    def gradients(self, module: nn.Module, saved: Any, grad: Tensor, trainable: Trainable) -> Parts:
         """See the base class."""
         assert isinstance(module, nn.Embedding)
-        yield "weight", lookups(module, kept, grad)
+        yield "weight", lookups(module, saved, grad)
 
 
-class _Reading(TorchFunctionMode):
+class _TracedWeight(TorchFunctionMode):
     """Traces the lookups of one weight, and refuses any other use of it."""
 
-    def __init__(self, weight: Tensor, run: Run) -> None:
+    def __init__(self, weight: Tensor, layer_call: LayerCall) -> None:
         super().__init__()
         self._weight = weight
-        self._run = run
+        self._layer_call = layer_call
 
     def __torch_function__(
         self,
@@ -60,7 +62,9 @@ class _Reading(TorchFunctionMode):
         if not uses or func.__name__ == "__get__":
             return func(*args, **kwargs)
         if func is not F.embedding:
-            raise Refusal(f"uses its weight in {func.__name__}, where only looking up rows of it has a rule")
-        ids = each_for_itself(self._run, argument(args, kwargs, 0, "input"))
+            raise RuleError(
+                f"uses its weight in {func.__name__}, where only looking up rows of it has a rule"
+            )
+        ids = each_for_itself(self._layer_call, argument(args, kwargs, 0, "input"))
         kwargs.pop("input", None)
-        return self._run.trace(ids, func(ids, *args[1:], **kwargs))
+        return self._layer_call.trace(ids, func(ids, *args[1:], **kwargs))

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sparsedp.clipping.layers.registry import Parts, Run, TableRule, Wanted, argument, covers
+from sparsedp.clipping.layers.registry import LayerCall, Parts, TableRule, Trainable, argument, covers
 from sparsedp.rows.lookups import EmbeddingLookups
 
 
@@ -36,16 +36,18 @@ class EmbeddingRule(TableRule):
         assert isinstance(module, nn.Embedding)
         return table_refusal(module)
 
-    def forward(self, module: nn.Module, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def forward(
+        self, module: nn.Module, layer_call: LayerCall, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """See the base class."""
         ids = argument(args, kwargs, 0, "input")
-        ids = each_for_itself(run, ids)
-        return run.trace(ids, run.plain(ids))
+        ids = each_for_itself(layer_call, ids)
+        return layer_call.trace(ids, layer_call.original_forward(ids))
 
-    def gradients(self, module: nn.Module, kept: Any, grad: Tensor, wanted: Wanted) -> Parts:
+    def gradients(self, module: nn.Module, saved: Any, grad: Tensor, trainable: Trainable) -> Parts:
         """See the base class."""
         assert isinstance(module, nn.Embedding)
-        yield "weight", lookups(module, kept, grad)
+        yield "weight", lookups(module, saved, grad)
 
 
 def lookups(table: nn.Embedding, ids: Tensor, grad: Tensor) -> EmbeddingLookups:
@@ -62,13 +64,13 @@ def lookups(table: nn.Embedding, ids: Tensor, grad: Tensor) -> EmbeddingLookups:
     return EmbeddingLookups(flat, examples, rows)
 
 
-def each_for_itself(run: Run, ids: Any) -> Any:
+def each_for_itself(layer_call: LayerCall, ids: Any) -> Any:
     """Ids that all examples share (positions, of shape (1, T)), once for each example.
 
     Otherwise their gradient would arrive summed over the batch.
     """
     if isinstance(ids, Tensor) and ids.dim() > 1 and ids.shape[0] == 1:
-        batch = run.batch_size()
+        batch = layer_call.batch_size()
         if batch is not None:
             return ids.expand(batch, *ids.shape[1:])
     return ids

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsedp.clipping.layers.embedding import table_refusal
-from sparsedp.clipping.layers.registry import Parts, Run, TableRule, Wanted, argument, covers
+from sparsedp.clipping.layers.registry import LayerCall, Parts, TableRule, Trainable, argument, covers
 from sparsedp.rows.lookups import EmbeddingLookups
 
 
@@ -31,28 +31,30 @@ class EmbeddingBagRule(TableRule):
             return "mode 'max' sends each coordinate's gradient to another row; use 'sum' or 'mean'"
         return table_refusal(module)
 
-    def forward(self, module: nn.Module, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def forward(
+        self, module: nn.Module, layer_call: LayerCall, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """See the base class."""
-        output = run.plain(*args, **kwargs)
+        output = layer_call.original_forward(*args, **kwargs)
         weights = argument(args, kwargs, 2, "per_sample_weights")
         bags = Bags(
             argument(args, kwargs, 0, "input"),
             argument(args, kwargs, 1, "offsets"),
             None if weights is None else weights.detach(),
         )
-        return run.trace(bags, output)
+        return layer_call.trace(bags, output)
 
-    def ids(self, kept: Any) -> Tensor | None:
+    def ids(self, saved: Any) -> Tensor | None:
         """See the base class."""
-        assert isinstance(kept, Bags)
-        return kept.ids if kept.offsets is None else None
+        assert isinstance(saved, Bags)
+        return saved.ids if saved.offsets is None else None
 
-    def gradients(self, module: nn.Module, kept: Any, grad: Tensor, wanted: Wanted) -> Parts:
+    def gradients(self, module: nn.Module, saved: Any, grad: Tensor, trainable: Trainable) -> Parts:
         """See the base class."""
         assert isinstance(module, nn.EmbeddingBag)
         count = grad.shape[0]
-        ids, scales = kept.ids.reshape(-1).long(), kept.weights
-        sizes = _sizes(kept, count, module.include_last_offset)
+        ids, scales = saved.ids.reshape(-1).long(), saved.weights
+        sizes = _sizes(saved, count, module.include_last_offset)
         bags = torch.arange(count, device=ids.device).repeat_interleave(sizes, output_size=ids.numel())
         if scales is not None:
             scales = scales.reshape(-1)

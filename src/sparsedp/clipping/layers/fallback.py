@@ -13,10 +13,10 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unfl
 from sparsedp.clipping.anchor import grounded_copy
 from sparsedp.clipping.attributes import guard_attributes, tensors_kept
 from sparsedp.clipping.gradient import CHUNK
-from sparsedp.clipping.layers.registry import Parts, Rule, Run, Wanted
+from sparsedp.clipping.layers.registry import LayerCall, Parts, Rule, Trainable
 from sparsedp.clipping.materialised import Materialised
-from sparsedp.clipping.unsupported import Refusal
-from sparsedp.clipping.vectors import wide
+from sparsedp.clipping.unsupported import RuleError
+from sparsedp.clipping.vectors import upcast
 
 MOST = 1 << 30
 """How many numbers the gradients of one module's parameters may hold together (4 GB of float32)."""
@@ -49,15 +49,17 @@ class Fallback(Rule):
             return "holds parameters but has no forward of its own, so it cannot be seen where they are used"
         return None
 
-    def forward(self, module: nn.Module, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def forward(
+        self, module: nn.Module, layer_call: LayerCall, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """See the base class."""
-        kept = tree_map_only(Tensor, Tensor.detach, (args, kwargs))
-        leaves, spec = tree_flatten(kept)
+        saved = tree_map_only(Tensor, Tensor.detach, (args, kwargs))
+        leaves, spec = tree_flatten(saved)
         attributes = tensors_kept(module)
-        outputs, output_spec = tree_flatten(run.plain(*args, **kwargs))
+        outputs, output_spec = tree_flatten(layer_call.original_forward(*args, **kwargs))
         places = [i for i, o in enumerate(outputs) if isinstance(o, Tensor) and o.is_floating_point()]
         if not places:
-            raise Refusal("returns no tensor that could carry a gradient")
+            raise RuleError("returns no tensor that could carry a gradient")
         originals, returned = list(outputs), dict[int, Tensor]()
         for place in places:
             output = originals[place]
@@ -70,23 +72,23 @@ class Fallback(Rule):
                 apart = grounded_copy(output)
             else:
                 apart = output.clone() if len(places) > 1 or output._is_view() else output
-            outputs[place] = returned[id(output)] = run.trace(replay, apart)
-        guard_attributes(module, run.name, attributes, returned)
+            outputs[place] = returned[id(output)] = layer_call.trace(replay, apart)
+        guard_attributes(module, layer_call.name, attributes, returned)
         return tree_unflatten(outputs, output_spec)
 
-    def gradients(self, module: nn.Module, kept: Any, grad: Tensor, wanted: Wanted) -> Parts:
+    def gradients(self, module: nn.Module, saved: Any, grad: Tensor, trainable: Trainable) -> Parts:
         """See the base class."""
-        parameters = {name: module.get_parameter(name).detach() for name in sorted(wanted)}
+        parameters = {name: module.get_parameter(name).detach() for name in sorted(trainable)}
         numbers = sum(value.numel() for value in parameters.values())
         if grad.shape[0] * numbers > MOST:
-            raise Refusal(
+            raise RuleError(
                 f"has no rule of its own, so that gradients of {numbers} parameters for each of "
                 f"{grad.shape[0]} examples would be held at once; make it of layers that have rules"
             )
         if grad.shape[0] == 0:
             made = {name: value.new_zeros(0, *value.shape) for name, value in parameters.items()}
         else:
-            made = _replay(module, kept, grad, parameters, max(1, CHUNK // numbers))
+            made = _replay(module, saved, grad, parameters, max(1, CHUNK // numbers))
         for name, values in made.items():
             yield name, Materialised(values)
 
@@ -115,7 +117,7 @@ def _replay(
         with sdpa_kernel(SDPBackend.MATH):
             made, again = vmap(one, chunk_size=chunk)([call.leaves[i] for i in own], grad)
     except (RuntimeError, ValueError) as error:
-        raise Refusal(f"{_HOW}: {str(error).strip().splitlines()[0]}") from error
+        raise RuleError(f"{_HOW}: {str(error).strip().splitlines()[0]}") from error
     _check_same(call.output, again)
     return dict(made)
 
@@ -133,13 +135,13 @@ def _holds_examples(leaf: Any, batch: int) -> bool:
 def _check_same(together: Tensor, alone: Tensor) -> None:
     """An example's output must not depend on whether the others are there (but for rounding)."""
     tolerance = max(1e-3, 4 * torch.finfo(together.dtype).eps)
-    together, alone = wide(together), wide(alone)
+    together, alone = upcast(together), upcast(alone)
     finite = together.isfinite()
     if together.shape == alone.shape and torch.equal(finite, alone.isfinite()):
         difference = (together - alone).abs()[finite]
         if not finite.any() or difference.amax() <= tolerance * together[finite].abs().amax():
             return
-    raise Refusal(
+    raise RuleError(
         "gives another output for an example by itself than for the same example in its batch: it mixes the "
         "examples, or it is random. Its per-example gradients are not defined"
     )

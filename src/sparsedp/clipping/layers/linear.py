@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from sparsedp.clipping.layers.registry import Parts, Rule, Wanted, covers
+from sparsedp.clipping.layers.registry import Parts, Rule, Trainable, covers
 from sparsedp.clipping.materialised import Materialised
 from sparsedp.clipping.outer_products import OuterProducts
 from sparsedp.clipping.vectors import Vectors
@@ -16,9 +16,9 @@ from sparsedp.clipping.vectors import Vectors
 class LinearRule(Rule):
     """``y = W x + b``: the weight's gradient is ``sum_t g_t x_t^T``, the bias's ``sum_t g_t``."""
 
-    def gradients(self, module: nn.Module, kept: Any, grad: Tensor, wanted: Wanted) -> Parts:
+    def gradients(self, module: nn.Module, saved: Any, grad: Tensor, trainable: Trainable) -> Parts:
         """See the base class."""
-        yield from projection(kept, grad, wanted, "weight", "bias")
+        yield from projection(saved, grad, trainable, "weight", "bias")
 
 
 @covers("transformers.pytorch_utils.Conv1D")
@@ -27,20 +27,20 @@ class TransposedLinearRule(Rule):
 
     input = "x"
 
-    def gradients(self, module: nn.Module, kept: Any, grad: Tensor, wanted: Wanted) -> Parts:
+    def gradients(self, module: nn.Module, saved: Any, grad: Tensor, trainable: Trainable) -> Parts:
         """See the base class."""
-        for name, part in projection(kept, grad, wanted, "weight", "bias"):
+        for name, part in projection(saved, grad, trainable, "weight", "bias"):
             if isinstance(part, OuterProducts):
                 part = OuterProducts(part.output_grads, part.inputs)
             yield name, part
 
 
-def projection(inputs: Tensor, grad: Tensor, wanted: Wanted, weight: str, bias: str) -> Parts:
+def projection(inputs: Tensor, grad: Tensor, trainable: Trainable, weight: str, bias: str) -> Parts:
     """The parts of a weight and a bias by which inputs of shape (B, ..., I) were projected."""
     if grad.dim() > 3:
         inputs, grad = inputs.flatten(1, -2), grad.flatten(1, -2)
     vectors = Vectors(grad)
-    if weight in wanted:
+    if weight in trainable:
         yield weight, OuterProducts(inputs, vectors)
-    if bias in wanted:
+    if bias in trainable:
         yield bias, Materialised(vectors) if grad.dim() == 2 else Materialised(grad.sum(1))

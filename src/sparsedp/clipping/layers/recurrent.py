@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from sparsedp.clipping.layers.linear import projection
-from sparsedp.clipping.layers.registry import Parts, Rule, Run, Wanted, argument, covers
-from sparsedp.clipping.unsupported import Refusal
+from sparsedp.clipping.layers.registry import LayerCall, Parts, Rule, Trainable, argument, covers
+from sparsedp.clipping.unsupported import RuleError
 
 
 class Unrolled(NamedTuple):
@@ -40,20 +40,22 @@ class RecurrentRule(Rule):
             return "proj_size has no rule; put a Linear after the layer"
         return None
 
-    def forward(self, module: nn.Module, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def forward(
+        self, module: nn.Module, layer_call: LayerCall, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """See the base class."""
         assert isinstance(module, nn.RNNBase)
         inputs = argument(args, kwargs, 0, "input")
         if isinstance(inputs, PackedSequence) or inputs.dim() != 3:
-            raise Refusal(
+            raise RuleError(
                 "input: must be a padded tensor (examples, positions, features), not a packed sequence or a "
                 "single example"
             )
-        return _unroll(module, run, inputs, argument(args, kwargs, 1, "hx"))
+        return _unroll(module, layer_call, inputs, argument(args, kwargs, 1, "hx"))
 
-    def gradients(self, module: nn.Module, kept: Any, grad: Tensor, wanted: Wanted) -> Parts:
+    def gradients(self, module: nn.Module, saved: Any, grad: Tensor, trainable: Trainable) -> Parts:
         """See the base class."""
-        yield from _unrolled_parts(kept, grad, wanted)
+        yield from _unrolled_parts(saved, grad, trainable)
 
 
 @covers(nn.RNNCell, nn.LSTMCell, nn.GRUCell)
@@ -62,12 +64,14 @@ class RecurrentCellRule(Rule):
 
     parameters = None
 
-    def forward(self, module: nn.Module, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def forward(
+        self, module: nn.Module, layer_call: LayerCall, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """See the base class."""
         assert isinstance(module, nn.RNNCellBase)
         inputs, hx = argument(args, kwargs, 0, "input"), argument(args, kwargs, 1, "hx")
         if inputs.dim() != 2:
-            raise Refusal("input: must be (examples, features)")
+            raise RuleError("input: must be (examples, features)")
         step, states = _step_of(module)
         if hx is None:
             hx = (inputs.new_zeros(inputs.shape[0], module.hidden_size),) * states
@@ -75,29 +79,29 @@ class RecurrentCellRule(Rule):
         from_inputs = F.linear(inputs, module.weight_ih, module.bias_ih)
         from_state = F.linear(state[0], module.weight_hh, module.bias_hh)
         state = step(
-            run.trace(Unrolled(inputs.detach(), "ih", ""), from_inputs),
-            run.trace(Unrolled(state[0].detach(), "hh", ""), from_state),
+            layer_call.trace(Unrolled(inputs.detach(), "ih", ""), from_inputs),
+            layer_call.trace(Unrolled(state[0].detach(), "hh", ""), from_state),
             state,
         )
         return state if states > 1 else state[0]
 
-    def gradients(self, module: nn.Module, kept: Any, grad: Tensor, wanted: Wanted) -> Parts:
+    def gradients(self, module: nn.Module, saved: Any, grad: Tensor, trainable: Trainable) -> Parts:
         """See the base class."""
-        yield from _unrolled_parts(kept, grad, wanted)
+        yield from _unrolled_parts(saved, grad, trainable)
 
 
 State = tuple[Tensor, ...]
 Step = Callable[[Tensor, Tensor, State], State]
 
 
-def _unrolled_parts(kept: Unrolled, grad: Tensor, wanted: Wanted) -> Parts:
-    inputs = kept.inputs if isinstance(kept.inputs, Tensor) else torch.stack(kept.inputs, 1)
-    weight, bias = (f"{name}_{kept.kind}{kept.suffix}" for name in ("weight", "bias"))
-    yield from projection(inputs, grad, wanted, weight, bias)
+def _unrolled_parts(saved: Unrolled, grad: Tensor, trainable: Trainable) -> Parts:
+    inputs = saved.inputs if isinstance(saved.inputs, Tensor) else torch.stack(saved.inputs, 1)
+    weight, bias = (f"{name}_{saved.kind}{saved.suffix}" for name in ("weight", "bias"))
+    yield from projection(inputs, grad, trainable, weight, bias)
 
 
 def _unroll(
-    module: nn.RNNBase, run: Run, inputs: Tensor, hx: Tensor | tuple[Tensor, Tensor] | None
+    module: nn.RNNBase, layer_call: LayerCall, inputs: Tensor, hx: Tensor | tuple[Tensor, Tensor] | None
 ) -> tuple[Tensor, Tensor | State]:
     directions = 2 if module.bidirectional else 1
     step, states = _step_of(module)
@@ -111,7 +115,7 @@ def _unroll(
         for direction in range(directions):
             state = tuple(part[layer * directions + direction] for part in first[:states])
             suffix = f"_l{layer}" + ("_reverse" if direction else "")
-            output, state = _sweep(module, run, inputs, state, suffix, step)
+            output, state = _sweep(module, layer_call, inputs, state, suffix, step)
             outputs.append(output)
             finals.append(state)
         inputs = torch.cat(outputs, -1)
@@ -122,16 +126,16 @@ def _unroll(
 
 
 def _sweep(
-    module: nn.RNNBase, run: Run, inputs: Tensor, state: State, suffix: str, step: Step
+    module: nn.RNNBase, layer_call: LayerCall, inputs: Tensor, state: State, suffix: str, step: Step
 ) -> tuple[Tensor, State]:
     """One layer in one direction, over all time steps."""
     w_ih, w_hh = getattr(module, f"weight_ih{suffix}"), getattr(module, f"weight_hh{suffix}")
     b_ih = getattr(module, f"bias_ih{suffix}") if module.bias else None
     b_hh = getattr(module, f"bias_hh{suffix}") if module.bias else None
-    gates = run.trace(Unrolled(inputs.detach(), "ih", suffix), F.linear(inputs, w_ih, b_ih))
+    gates = layer_call.trace(Unrolled(inputs.detach(), "ih", suffix), F.linear(inputs, w_ih, b_ih))
     # Zeros that are added to what comes from the states: their gradient is that of every step at once.
     before: list[Tensor] = [state[0]] * inputs.shape[1]
-    slack = run.trace(Unrolled(before, "hh", suffix), torch.zeros_like(gates))
+    slack = layer_call.trace(Unrolled(before, "hh", suffix), torch.zeros_like(gates))
     steps = list(enumerate(zip(gates.unbind(1), slack.unbind(1), strict=True)))
     outputs: list[Tensor] = [state[0]] * len(steps)
     for time, (gate, zero) in reversed(steps) if suffix.endswith("reverse") else steps:

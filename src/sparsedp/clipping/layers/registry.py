@@ -11,30 +11,30 @@ from torch import Tensor, nn
 from sparsedp.clipping.gradient import Summand
 from sparsedp.rows.lookups import EmbeddingLookups
 
-Wanted = frozenset[str]
+Trainable = frozenset[str]
 Part = Summand | EmbeddingLookups
 Parts = Iterator[tuple[str, Part]]
 
 
-class Run(Protocol):
+class LayerCall(Protocol):
     """One call of a watched layer, as its rule sees it."""
 
     name: str
     """What the model calls the layer."""
 
-    def plain(self, *args: Any, **kwargs: Any) -> Any:
+    def original_forward(self, *args: Any, **kwargs: Any) -> Any:
         """The layer's own forward."""
 
-    def trace(self, kept: Any, output: Tensor) -> Tensor:
-        """Hand ``kept`` and the gradient of ``output`` to the rule's ``gradients`` after the backward pass.
+    def trace(self, saved: Any, output: Tensor) -> Tensor:
+        """Hand ``saved`` and the gradient of ``output`` to the rule's ``gradients`` after the backward pass.
 
-        ``kept`` is a tensor or a tuple, whose tensors must not be changed in place until then.
+        ``saved`` is a tensor or a tuple, whose tensors must not be changed in place until then.
 
         What it returns takes the place of ``output``, which must not be a view of what its operation saved.
         """
 
     def batch_size(self) -> int | None:
-        """How many examples the model was called with, where that is plain from its arguments."""
+        """How many examples the model was called with, where its arguments show it."""
 
 
 class Rule(ABC):
@@ -56,16 +56,20 @@ class Rule(ABC):
         """Why this module cannot be trained privately as it is configured; None where it can."""
         return None
 
-    def forward(self, module: nn.Module, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run the layer, none of whose own parameters requires a gradient meanwhile, and trace its output."""
-        return run.trace(argument(args, kwargs, 0, self.input), run.plain(*args, **kwargs))
+    def forward(
+        self, module: nn.Module, layer_call: LayerCall, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """LayerCall the layer, none of whose own parameters requires a gradient meanwhile, and trace its output."""
+        return layer_call.trace(
+            argument(args, kwargs, 0, self.input), layer_call.original_forward(*args, **kwargs)
+        )
 
     @abstractmethod
-    def gradients(self, module: nn.Module, kept: Any, grad: Tensor, wanted: Wanted) -> Parts:
+    def gradients(self, module: nn.Module, saved: Any, grad: Tensor, trainable: Trainable) -> Parts:
         """Each parameter (named within the module) with its per-example gradients from one call.
 
         ``grad`` is the gradient of the traced output, with the examples along dimension 0. Only the
-        parameters in ``wanted`` are asked for; others may be left out.
+        parameters in ``trainable`` are asked for; others may be left out.
         """
 
 
@@ -74,9 +78,9 @@ class TableRule(Rule):
 
     parameters = frozenset({"weight"})
 
-    def ids(self, kept: Any) -> Tensor | None:
+    def ids(self, saved: Any) -> Tensor | None:
         """The ids of a call with an example along dimension 0, where they alone say who reads what."""
-        return kept if isinstance(kept, Tensor) else None
+        return saved if isinstance(saved, Tensor) else None
 
 
 _RULES: dict[str, Rule] = {}
