@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from sparsedp.clipping import Capture
+from sparsedp.clipping.errors import UnsupportedLayerError
 from sparsedp.clipping.mixing import BATCHES
-from sparsedp.clipping.unsupported import UnsupportedLayerError
 
 
 class Between(nn.Module):

@@ -10,8 +10,8 @@ from support.batches import one_table, scores_of
 
 import sparsedp as sdp
 from sparsedp.clipping import Captured
-from sparsedp.clipping.gradient import float32_sums_move
-from sparsedp.clipping.materialised import Materialised
+from sparsedp.clipping.gradients.base import float32_sums_move
+from sparsedp.clipping.gradients.materialised import Materialised
 from sparsedp.rows import EmbeddingLookups, RowSpace
 from sparsedp.selection import Selected
 from sparsedp.training.batch import CLIP_SLACK, LogicalBatch, clip_share, most_in_float32

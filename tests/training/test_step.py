@@ -19,8 +19,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import sparsedp as sdp
 from sparsedp.clipping import Captured
-from sparsedp.clipping.materialised import Materialised
-from sparsedp.clipping.outer_products import OuterProducts
+from sparsedp.clipping.gradients.materialised import Materialised
+from sparsedp.clipping.gradients.outer_products import OuterProducts
 from sparsedp.core.tables import TableShape
 from sparsedp.rows import EmbeddingLookups, RowSpace
 from sparsedp.selection import Selected

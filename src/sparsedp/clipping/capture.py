@@ -5,25 +5,20 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sparsedp.clipping.gradient import PerExampleGradient, Summand, total
+from sparsedp.clipping.errors import RuleError
+from sparsedp.clipping.gradients.base import PerExampleGradient, Summand, total
+from sparsedp.clipping.gradients.scattered_rows import ScatteredRows
+from sparsedp.clipping.hooks import Call, Entrance, RecordedCall, Recorder, StandIn, Watch
 from sparsedp.clipping.layers.registry import Part, TableRule
 from sparsedp.clipping.mixing import MixingProbe
-from sparsedp.clipping.recorder import Recorder
-from sparsedp.clipping.scattered_rows import ScatteredRows
-from sparsedp.clipping.stand_in import StandIn
-from sparsedp.clipping.survey import survey
-from sparsedp.clipping.unsupported import RuleError
-from sparsedp.clipping.watch import Call, Entrance, Watch
+from sparsedp.clipping.validate import survey
 from sparsedp.rows.lookups import EmbeddingLookups
-
-if TYPE_CHECKING:
-    from sparsedp.clipping.recorder import RecordedCall
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
+from sparsedp.clipping.errors import UnsupportedLayerError
+from sparsedp.clipping.gradients.vectors import upcast
+from sparsedp.clipping.hooks import Watch
 from sparsedp.clipping.layers.registry import argument
-from sparsedp.clipping.unsupported import UnsupportedLayerError
-from sparsedp.clipping.vectors import upcast
-from sparsedp.clipping.watch import Watch
 
 BATCHES = 2
 """How many batches are probed."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sparsedp.clipping import Captured
-from sparsedp.clipping.gradient import float32_sums_move
+from sparsedp.clipping.gradients.base import float32_sums_move
 from sparsedp.core.arrays import F32, F64, I64
 from sparsedp.core.compiled import compiled
 from sparsedp.rows import EmbeddingLookups, RowSpace, SortedLookups, SparseCounts

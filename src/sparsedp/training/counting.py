@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from sparsedp.clipping import Capture, Captured
-from sparsedp.clipping.stand_in import StandIn
+from sparsedp.clipping.hooks import StandIn
 from sparsedp.rows import RowSpace, SortedLookups, SparseCounts
 from sparsedp.training.loader import FixedLoader, PoissonLoader, check_once, examples_in
 

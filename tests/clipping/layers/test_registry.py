@@ -3,10 +3,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from sparsedp.clipping.gradients.materialised import Materialised
 from sparsedp.clipping.layers import Rule, covers, rule_of
 from sparsedp.clipping.layers.linear import LinearRule
 from sparsedp.clipping.layers.registry import argument
-from sparsedp.clipping.materialised import Materialised
 
 
 def test_a_rule_follows_the_forward_not_the_class():

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sparsedp.clipping.errors import RuleError
 from sparsedp.clipping.layers.linear import projection
 from sparsedp.clipping.layers.registry import LayerCall, Parts, Rule, Trainable, covers
-from sparsedp.clipping.unsupported import RuleError
 
 
 class Projected(NamedTuple):

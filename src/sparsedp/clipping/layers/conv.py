@@ -7,10 +7,10 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sparsedp.clipping.gradients.materialised import Materialised
+from sparsedp.clipping.gradients.outer_products import OuterProducts
+from sparsedp.clipping.gradients.vectors import upcast
 from sparsedp.clipping.layers.registry import Parts, Rule, Trainable, covers
-from sparsedp.clipping.materialised import Materialised
-from sparsedp.clipping.outer_products import OuterProducts
-from sparsedp.clipping.vectors import upcast
 
 
 @covers(nn.Conv1d, nn.Conv2d)

@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from sparsedp.clipping.errors import RuleError
 from sparsedp.clipping.layers.embedding import each_for_itself, lookups, table_refusal
 from sparsedp.clipping.layers.registry import LayerCall, Parts, Rule, Trainable, argument, covers_derived
-from sparsedp.clipping.unsupported import RuleError
 
 
 @covers_derived(nn.Embedding)

@@ -12,11 +12,11 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unfl
 
 from sparsedp.clipping.anchor import grounded_copy
 from sparsedp.clipping.attributes import guard_attributes, tensors_kept
-from sparsedp.clipping.gradient import CHUNK
+from sparsedp.clipping.errors import RuleError
+from sparsedp.clipping.gradients.base import CHUNK
+from sparsedp.clipping.gradients.materialised import Materialised
+from sparsedp.clipping.gradients.vectors import upcast
 from sparsedp.clipping.layers.registry import LayerCall, Parts, Rule, Trainable
-from sparsedp.clipping.materialised import Materialised
-from sparsedp.clipping.unsupported import RuleError
-from sparsedp.clipping.vectors import upcast
 
 MOST = 1 << 30
 """How many numbers the gradients of one module's parameters may hold together (4 GB of float32)."""

@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from sparsedp.clipping.gradients.materialised import Materialised
+from sparsedp.clipping.gradients.outer_products import OuterProducts
+from sparsedp.clipping.gradients.vectors import Vectors
 from sparsedp.clipping.layers.registry import Parts, Rule, Trainable, covers
-from sparsedp.clipping.materialised import Materialised
-from sparsedp.clipping.outer_products import OuterProducts
-from sparsedp.clipping.vectors import Vectors
 
 
 @covers(nn.Linear)

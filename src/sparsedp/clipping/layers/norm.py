@@ -7,9 +7,9 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sparsedp.clipping.gradients.materialised import Materialised
+from sparsedp.clipping.gradients.vectors import upcast
 from sparsedp.clipping.layers.registry import Parts, Rule, Trainable, covers
-from sparsedp.clipping.materialised import Materialised
-from sparsedp.clipping.vectors import upcast
 
 
 def _scaled(normed: Tensor, grad: Tensor, summed: list[int], trainable: Trainable) -> Parts:

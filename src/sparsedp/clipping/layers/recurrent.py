@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from sparsedp.clipping.errors import RuleError
 from sparsedp.clipping.layers.linear import projection
 from sparsedp.clipping.layers.registry import LayerCall, Parts, Rule, Trainable, argument, covers
-from sparsedp.clipping.unsupported import RuleError
 
 
 class Unrolled(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol
 
 from torch import Tensor, nn
 
-from sparsedp.clipping.gradient import Summand
+from sparsedp.clipping.gradients.base import Summand
 from sparsedp.rows.lookups import EmbeddingLookups
 
 Trainable = frozenset[str]

@@ -4,8 +4,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsedp.clipping.outer_products import OuterProducts
-from sparsedp.clipping.scattered_rows import ScatteredRows
+from sparsedp.clipping.gradients.outer_products import OuterProducts
+from sparsedp.clipping.gradients.scattered_rows import ScatteredRows
 from sparsedp.rows.lookups import EmbeddingLookups
 
 BATCH, ROWS, DIM = 4, 5, 3

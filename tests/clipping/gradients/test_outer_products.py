@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsedp.clipping import outer_products
-from sparsedp.clipping.outer_products import OuterProducts
+from sparsedp.clipping.gradients import outer_products
+from sparsedp.clipping.gradients.outer_products import OuterProducts
 
 SIZE = st.integers(1, 12)
 

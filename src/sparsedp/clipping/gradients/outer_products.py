@@ -7,9 +7,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from sparsedp.clipping.gradient import CANCELLATION_TOL, CHUNK, LOST, SUMMED_AT_ONCE, SUMS_AT_ONCE, Summand
-from sparsedp.clipping.materialised import Materialised
-from sparsedp.clipping.vectors import WIDEST, Vectors, row_squares, upcast
+from sparsedp.clipping.gradients.base import (
+    CANCELLATION_TOL,
+    CHUNK,
+    LOST,
+    SUMMED_AT_ONCE,
+    SUMS_AT_ONCE,
+    Summand,
+)
+from sparsedp.clipping.gradients.materialised import Materialised
+from sparsedp.clipping.gradients.vectors import WIDEST, Vectors, row_squares, upcast
 
 MOST_POSITIONS = 1 << 12
 """How many positions of sequences are summed at once, if that is fewer examples than ``SUMMED_AT_ONCE``."""

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sparsedp.clipping.materialised import Materialised
-from sparsedp.clipping.outer_products import OuterProducts
-from sparsedp.clipping.vectors import Vectors
+from sparsedp.clipping.gradients.materialised import Materialised
+from sparsedp.clipping.gradients.outer_products import OuterProducts
+from sparsedp.clipping.gradients.vectors import Vectors
 
 
 def test_shares_its_squares_with_the_weight():

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sparsedp.clipping.gradient import Summand
-from sparsedp.clipping.vectors import Vectors, upcast
+from sparsedp.clipping.gradients.base import Summand
+from sparsedp.clipping.gradients.vectors import Vectors, upcast
 from sparsedp.core.compiled import compiled
 
 

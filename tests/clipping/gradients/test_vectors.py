@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sparsedp.clipping.vectors import Vectors, row_squares, upcast
+from sparsedp.clipping.gradients.vectors import Vectors, row_squares, upcast
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])

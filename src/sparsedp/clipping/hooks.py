@@ -1,18 +1,107 @@
-"""Sees what goes into a layer and the gradient that comes back, in place of the layer's weight gradients."""
+"""Hooks in place of forward passes: they save what goes into a layer and the gradient that comes back."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from sparsedp.clipping.anchor import ground, is_restricted, on_gradient
+from sparsedp.clipping.errors import RuleError, UnsupportedLayerError
 from sparsedp.clipping.layers.registry import Rule, TableRule, Trainable, argument
-from sparsedp.clipping.recorder import Recorder
-from sparsedp.clipping.stand_in import StandIn
-from sparsedp.clipping.unsupported import RuleError, UnsupportedLayerError
+
+
+class StandIn(ABC):
+    """Called instead of ``module.forward`` while attached.
+
+    The module's class, parameters and state_dict keys stay as they are, and hooks of the user's run around
+    the stand-in as around the module's own forward: what it sees is what the layer itself computes with.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.own: Callable[..., Any] = module.forward
+        self._shadows = False
+
+    def attach(self) -> None:
+        """Take the place of the module's forward, which may be another stand-in."""
+        self._shadows = "forward" in vars(self.module)
+        self.own = self.module.forward
+        self.module.forward = self
+
+    def detach(self) -> None:
+        """Give the module its forward back; stand-ins of one module are detached in reverse order."""
+        if vars(self.module).get("forward") is self:
+            del self.module.forward
+            if self._shadows:
+                self.module.forward = self.own
+
+    @abstractmethod
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Do what the module's forward does."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # What a copy or a pickle of the module gets in our place: a forward of its own.
+        return _itself, (self.own,)
+
+
+def _itself(forward: Callable[..., Any]) -> Callable[..., Any]:
+    return forward
+
+
+RecordedCall: TypeAlias = "tuple[Call, Tensor]"
+"""A call of a layer and the gradient of its output."""
+
+
+class Recorder:
+    """What the watched layers of one model write to: one list of calls and gradients per backward pass."""
+
+    def __init__(self, root: nn.Module) -> None:
+        self.arguments: Any = None
+        """What the model was called with, while its forward runs."""
+        self.is_paused = False
+        """Modules run without being recorded."""
+        self.piece: int | None = None
+        """Which piece of which batch is in hand: forward passes belong to it."""
+        self.examples: int | None = None
+        """How many examples that piece has, where known."""
+        self._root = root
+        self._passes: dict[int, list[RecordedCall]] = {}
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Modules run without being recorded."""
+        before, self.is_paused = self.is_paused, True
+        try:
+            yield
+        finally:
+            self.is_paused = before
+
+    def listening(self) -> bool:
+        """True while the model trains with gradients on."""
+        return self._root.training and torch.is_grad_enabled() and not self.is_paused
+
+    def batch_size(self) -> int | None:
+        """How many examples a call holds: the size that all tensors among the model's arguments share along
+        dimension 0, else that of the piece in hand."""
+        tensors = [leaf for leaf in tree_leaves(self.arguments) if isinstance(leaf, Tensor) and leaf.dim()]
+        sizes = {tensor.shape[0] for tensor in tensors}
+        return sizes.pop() if len(sizes) == 1 else self.examples
+
+    def add(self, task: int, call: Call, grad: Tensor) -> None:
+        """A gradient that backward pass number ``task`` brought to a call."""
+        self._passes.setdefault(task, []).append((call, grad))
+
+    def take(self) -> list[list[RecordedCall]]:
+        """The passes since the last time, in the order in which they began; they are forgotten here."""
+        passes, self._passes = self._passes, {}
+        return list(passes.values())
+
 
 _running_backward: Callable[[], int] = torch._C._current_graph_task_id
 """The number of the backward pass that is running in this thread, -1 outside of one."""

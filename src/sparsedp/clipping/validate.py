@@ -9,11 +9,9 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import ParametrizationList
 
+from sparsedp.clipping.errors import UnsupportedLayerError
+from sparsedp.clipping.hooks import Recorder, StandIn, Watch
 from sparsedp.clipping.layers import Fallback, Rule, cross_example_refusal, rule_of
-from sparsedp.clipping.recorder import Recorder
-from sparsedp.clipping.stand_in import StandIn
-from sparsedp.clipping.unsupported import UnsupportedLayerError
-from sparsedp.clipping.watch import Watch
 
 _HOLDERS = (nn.ParameterList, nn.ParameterDict)
 

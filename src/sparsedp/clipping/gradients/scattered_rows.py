@@ -8,10 +8,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from sparsedp.clipping.gradient import Summand
-from sparsedp.clipping.materialised import Materialised
-from sparsedp.clipping.outer_products import OuterProducts
-from sparsedp.clipping.vectors import row_squares, upcast
+from sparsedp.clipping.gradients.base import Summand
+from sparsedp.clipping.gradients.materialised import Materialised
+from sparsedp.clipping.gradients.outer_products import OuterProducts
+from sparsedp.clipping.gradients.vectors import row_squares, upcast
 from sparsedp.rows.lookups import EmbeddingLookups
 
 

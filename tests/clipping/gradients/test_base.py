@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from sparsedp.clipping.gradient import PerExampleGradient, Sum, float32_sums_move, total
-from sparsedp.clipping.materialised import Materialised
-from sparsedp.clipping.outer_products import OuterProducts
-from sparsedp.clipping.scattered_rows import ScatteredRows
+from sparsedp.clipping.gradients.base import PerExampleGradient, Sum, float32_sums_move, total
+from sparsedp.clipping.gradients.materialised import Materialised
+from sparsedp.clipping.gradients.outer_products import OuterProducts
+from sparsedp.clipping.gradients.scattered_rows import ScatteredRows
 from sparsedp.rows.lookups import EmbeddingLookups
 
 B, ROWS, DIM = 4, 6, 3

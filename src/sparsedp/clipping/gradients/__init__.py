@@ -1,0 +1,1 @@
+"""Per-example gradients, kept as factors or made, with their norms and weighted sums."""
