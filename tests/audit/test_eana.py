@@ -24,7 +24,7 @@ SIGMA = 2.0
 
 def audited(selection: Selection, claimed: float, delta: float) -> AuditResult:
     """Does row 7 survive? One canary touches it, or nobody does. Errs with probability 1e-9."""
-    rule = selection.rule(SPACE, noise_multiplier=SIGMA, clip=1.0, batch=1.0)
+    rule = selection.rule(SPACE, noise_multiplier=SIGMA, max_grad_norm=1.0, expected_batch_size=1.0)
 
     def survives(counts: SparseCounts, stream: Stream) -> float:
         return float(7 in rule.select(GivenBatch(SPACE, counts), stream).rows)

@@ -228,10 +228,13 @@ def test_the_plan_reads_its_numbers_off_the_selection_that_trains():
     selection = AdaFEST(noise_ratio=3.0, false_positives=70)
     model = [TableShape(table.name or "table-3", table.rows, table.dim) for table in TABLES]
     rule = selection.rule(
-        selection.partition_tables(model), noise_multiplier=made.sigma_eff, clip=1.0, batch=float(made.batch)
+        selection.partition_tables(model),
+        noise_multiplier=made.sigma_eff,
+        max_grad_norm=1.0,
+        expected_batch_size=float(made.batch),
     )
     assert (made.contribution_norm, made.threshold) == (rule.contribution_norm, rule.threshold)
-    assert (made.sigma1, made.sigma2) == (rule.map_noise_multiplier, rule.noise_multiplier)
+    assert (made.sigma1, made.sigma2) == (rule.map_noise_multiplier, rule.gradient_noise_multiplier)
 
 
 @pytest.mark.parametrize("size", [1_199, 2_000_000])

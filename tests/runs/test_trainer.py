@@ -103,7 +103,7 @@ def test_steps_paid_and_not_in_the_model_are_lost(tmp_path: Path) -> None:
     again, _ = start("adafest", path)
     assert again.lost_steps() == 3
     other = open_ledger(config(), path, "another run")
-    other.spend(again.engine.run.terms.event(again.engine.run.selection), 5)
+    other.spend(again.engine.session.step_config.event(again.engine.session.selection), 5)
     assert again.lost_steps() == 3
     for each in (trainer, again):
         each.close()

@@ -21,7 +21,7 @@ SIGMA = 1.3
 
 
 def rule_of(selection: sdp.AdaFEST, space: RowSpace, sigma: float = SIGMA) -> ContributionMap:
-    rule = selection.rule(space, noise_multiplier=sigma, clip=1.0, batch=64)
+    rule = selection.rule(space, noise_multiplier=sigma, max_grad_norm=1.0, expected_batch_size=64)
     assert isinstance(rule, ContributionMap)
     return rule
 
@@ -36,7 +36,7 @@ def test_the_threshold_follows_from_the_false_positives(false_positives: float, 
     assert rule.contribution_norm == math.sqrt(2)
     assert rule.map_std == pytest.approx(sigma1 * math.sqrt(2))
     assert rule.threshold == pytest.approx(rule.map_std * stats.norm.isf(false_positives / rows))
-    assert rule.noise_multiplier == sigma2
+    assert rule.gradient_noise_multiplier == sigma2
     assert merge_sigmas(sigma1, sigma2) == pytest.approx(SIGMA)
 
 

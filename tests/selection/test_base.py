@@ -35,7 +35,12 @@ TABLES = [TableShape("table", 2000, 4)]
 
 def test_one_example_moves_the_sum_by_its_clip() -> None:
     for selection in ALL.values():
-        rule = selection.rule(selection.partition_tables(TABLES), noise_multiplier=1.0, clip=0.7, batch=50)
+        rule = selection.rule(
+            selection.partition_tables(TABLES),
+            noise_multiplier=1.0,
+            max_grad_norm=0.7,
+            expected_batch_size=50,
+        )
         assert rule.sensitivity == 0.7
 
 
@@ -43,7 +48,9 @@ def test_one_example_moves_the_sum_by_its_clip() -> None:
 def test_the_second_clipping_bounds_it_by_twice_its_own_bound(batch_clip: float, expected: float) -> None:
     """min(clip, 2 batch_clip B): two mean gradients of norm at most the bound may differ by twice of it."""
     selection = sdp.RandomSelection(rows=3, batch_clip=batch_clip)
-    rule = selection.rule(selection.partition_tables(TABLES), noise_multiplier=1.0, clip=0.7, batch=50)
+    rule = selection.rule(
+        selection.partition_tables(TABLES), noise_multiplier=1.0, max_grad_norm=0.7, expected_batch_size=50
+    )
     assert rule.sensitivity == pytest.approx(expected)
 
 
@@ -51,7 +58,7 @@ def test_the_second_clipping_bounds_it_by_twice_its_own_bound(batch_clip: float,
 def test_what_is_selected_are_sorted_distinct_rows(name: str) -> None:
     selection = ALL[name]
     space = selection.partition_tables(TABLES)
-    rule = selection.rule(space, noise_multiplier=1.0, clip=1.0, batch=10)
+    rule = selection.rule(space, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=10)
     for _ in range(20):
         rows = rule.select(GivenBatch(space), NoiseSource(3).selection).rows
         assert rows.dtype == np.int64
@@ -110,7 +117,7 @@ def test_bad_input_is_named(named: str, kind: type[Selection], fields: dict[str,
 def test_nothing_to_choose_in_is_fine() -> None:
     for name in ("adafest", "exponential", "sparse-vector", "random"):
         space = ALL[name].partition_tables([TableShape("small", 10, 2)])
-        rule = ALL[name].rule(space, noise_multiplier=1.0, clip=1.0, batch=10)
+        rule = ALL[name].rule(space, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=10)
         assert rule.select(GivenBatch(space), NoiseSource(1).selection).rows.size == 0
 
 
@@ -143,7 +150,10 @@ def test_a_selection_writes_and_reads_all_its_parameters(name: str) -> None:
     assert read.one_off_events() == selection.one_off_events()
     assert str(read.state_dict()) == str(state)
     space = selection.partition_tables(TABLES)
-    rules = [s.rule(space, noise_multiplier=1.0, clip=1.0, batch=10) for s in (selection, read)]
+    rules = [
+        s.rule(space, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=10)
+        for s in (selection, read)
+    ]
     first, second = (rule.select(GivenBatch(space), NoiseSource(3).selection).rows for rule in rules)
     assert np.array_equal(first, second)
 

@@ -21,10 +21,10 @@ def test_every_table_is_always_on(lazy: bool) -> None:
 def test_nothing_is_chosen_and_no_randomness_used() -> None:
     selection = sdp.DPSGD()
     space = selection.partition_tables(TABLES)
-    rule = selection.rule(space, noise_multiplier=1.5, clip=1.0, batch=10)
+    rule = selection.rule(space, noise_multiplier=1.5, max_grad_norm=1.0, expected_batch_size=10)
     stream = NoiseSource(1).selection
     before = stream.state()
     assert rule.select(GivenBatch(space), stream).rows.size == 0
     assert stream.state() == before
-    assert rule.noise_multiplier == 1.5
+    assert rule.gradient_noise_multiplier == 1.5
     assert rule.sensitivity == 1.0

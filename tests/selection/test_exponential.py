@@ -21,7 +21,7 @@ ROWS, DIM, CLIP, BATCH = 6, 3, 1.0, 4.0
 
 def rule_of(space: RowSpace, *, rows: int = 4, epsilon: float = 1.0, cap: float = 0.1) -> Rule:
     selection = sdp.ExponentialSelection(rows, epsilon, cap)
-    return selection.rule(space, noise_multiplier=1.0, clip=CLIP, batch=BATCH)
+    return selection.rule(space, noise_multiplier=1.0, max_grad_norm=CLIP, expected_batch_size=BATCH)
 
 
 @pytest.mark.parametrize(("rows", "size"), [(1, 10**9), (7, 2000), (50, 60), (90, 60)])

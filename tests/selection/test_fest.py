@@ -43,7 +43,7 @@ def test_fewer_rows_than_asked_for_are_all_taken() -> None:
 def test_the_rule_selects_the_same_rows_at_every_step() -> None:
     fest = sdp.FEST({"large": [9, 3, 3]}, always_on_rows=10)
     space = fest.partition_tables(TABLES)
-    rule = fest.rule(space, noise_multiplier=1.0, clip=1.0, batch=10)
+    rule = fest.rule(space, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=10)
     for _ in range(3):
         assert rule.select(GivenBatch(space), NoiseSource(1).selection).rows.tolist() == [3, 9]
 
@@ -121,7 +121,9 @@ def test_events() -> None:
     assert fest.one_off_events() == (GaussianDpEvent(10.0),)
     assert fest.sorted_rows["large"].size == 5
     with pytest.raises(ValueError, match="resolved"):
-        selection.rule(selection.partition_tables(TABLES), noise_multiplier=1.0, clip=1.0, batch=1)
+        selection.rule(
+            selection.partition_tables(TABLES), noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=1
+        )
 
 
 BAD: list[tuple[str, Callable[[], object]]] = [

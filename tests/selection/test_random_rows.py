@@ -48,7 +48,9 @@ def test_a_huge_space_costs_only_the_sample() -> None:
 
 
 def test_rows_do_not_depend_on_the_batch() -> None:
-    rule = sdp.RandomSelection(rows=4, always_on_rows=5).rule(SPACE, noise_multiplier=1.0, clip=1.0, batch=1)
+    rule = sdp.RandomSelection(rows=4, always_on_rows=5).rule(
+        SPACE, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=1
+    )
     chosen = [
         rule.select(batch, NoiseSource(3).selection).rows.tolist()
         for batch in (GivenBatch(SPACE), GivenBatch(SPACE, counts_of(r1=9.0), counts_of(r1=9.0)))
@@ -58,7 +60,9 @@ def test_rows_do_not_depend_on_the_batch() -> None:
 
 
 def test_coordinates_name_the_rows_they_lie_in() -> None:
-    rule = sdp.RandomSelection(coordinates=12).rule(SPACE, noise_multiplier=1.0, clip=1.0, batch=1)
+    rule = sdp.RandomSelection(coordinates=12).rule(
+        SPACE, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=1
+    )
     stream, found = NoiseSource(4).selection, np.zeros(80)
     for _ in range(2000):
         selected = rule.select(GivenBatch(SPACE), stream)

@@ -19,7 +19,7 @@ from sparsedp.selection import Rule
 
 def rule_of(space: RowSpace, rows: int, *, epsilon: float, threshold: float, cap: float = 1.0) -> Rule:
     selection = sdp.SparseVectorSelection(rows, epsilon, cap, threshold)
-    return selection.rule(space, noise_multiplier=1.0, clip=1.0, batch=10.0)
+    return selection.rule(space, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=10.0)
 
 
 def test_with_next_to_no_noise_the_first_rows_above_the_threshold_are_found() -> None:

@@ -142,10 +142,10 @@ def _sums(model: nn.Module, expected: float) -> Gradient:
 
 def _watch_selection(engine: sdp.PrivacyEngine, outcome: Outcome, like: Outcome | None) -> None:
     """Remember what is selected, or select what was selected before."""
-    run, settle = engine.run, engine.run.settle
+    run, settle = engine.session, engine.session.finalize_selection
     owner = run.optimizer._owner
 
-    def settled(selection: Any) -> None:
+    def finalized(selection: Any) -> None:
         settle(selection)
         rule = run.rule()
         select = rule.select
@@ -164,7 +164,7 @@ def _watch_selection(engine: sdp.PrivacyEngine, outcome: Outcome, like: Outcome 
 
         object.__setattr__(rule, "select", chosen)
 
-    run.settle = settled  # type: ignore[method-assign]
+    run.finalize_selection = finalized  # type: ignore[method-assign]
 
 
 def _masks(run: Any, selected: Selected) -> dict[str, Tensor]:

@@ -22,7 +22,9 @@ BATCHES = [0.3, 1.0, 17.5, 128.0, 256.0, 1000.0, 2047.9, 2048.0, 2048.5, 4096.0,
 
 @pytest.mark.parametrize("batch", BATCHES)
 def test_what_is_kept_free_covers_every_example_that_a_step_sums_in_float32(batch: float) -> None:
-    rule = sdp.DPSGD().rule(RowSpace(selectable=()), noise_multiplier=1.0, clip=1.0, batch=batch)
+    rule = sdp.DPSGD().rule(
+        RowSpace(selectable=()), noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=batch
+    )
     allowed = StepSums(rule, Selected(np.empty(0, np.int64)), {})._float32_left
     assert CLIP_SLACK - clip_share(batch) == pytest.approx(float32_sums_move(allowed), abs=1e-15)
 
@@ -46,7 +48,9 @@ def test_what_is_kept_free_is_small() -> None:
 def test_the_score_of_one_long_example_stays_below_the_bound(length: float, batch: float) -> None:
     """Clipped like a gradient: no rounding of a weight to float32 takes it past C / B."""
     space = one_table(6, dim=3)
-    rule = sdp.ExponentialSelection(4, 1.0, 10.0).rule(space, noise_multiplier=1.0, clip=1.0, batch=batch)
+    rule = sdp.ExponentialSelection(4, 1.0, 10.0).rule(
+        space, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=batch
+    )
     scores = scores_of(rule, torch.tensor([[2]]), torch.tensor([[[length, 0.0, 0.0]]]))
     assert scores[2] == pytest.approx(clip_share(batch) / batch, rel=1e-6)
     assert scores[2] < 1.0 / batch

@@ -228,7 +228,9 @@ def test_a_resumed_run_may_have_a_lower_cap_but_no_higher_one(tmp_path: Path) ->
     def capped(epsilon: float | None) -> sdp.PrivacyEngine:
         engine, private = make(ADAFEST)
         delta = None if epsilon is None else 1e-5
-        engine.run.terms = replace(engine.run.terms, target_epsilon=epsilon, target_delta=delta)
+        engine.session.step_config = replace(
+            engine.session.step_config, target_epsilon=epsilon, target_delta=delta
+        )
         if epsilon == 2.0:
             train(private, 2)
         return engine
@@ -315,14 +317,14 @@ def test_debts_survive_a_resume(tmp_path: Path) -> None:
         train(private, stop or STEPS)
         if stop is not None:
             engine.save(tmp_path / "run.ckpt")
-            with engine.run.unpaid():
+            with engine.session.unpaid():
                 assert torch.equal(
                     lazy_table(private)[50:].detach(), initial[50:]
                 )  # the save has paid nothing
             engine, private = make(sdp.DPSGD(lazy=True), data_loader=few)
             engine.resume(tmp_path / "run.ckpt")
-            assert engine.run.lazy is not None
-            assert engine.run.lazy.owes
+            assert engine.session.lazy is not None
+            assert engine.session.lazy.owes
             train(private, STEPS)
         return private.module.state_dict()["large.weight"][50:] - initial[50:]
 

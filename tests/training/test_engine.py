@@ -283,7 +283,7 @@ def test_a_detached_engine_keeps_its_account() -> None:
     assert engine.statement(1e-5) == before
     assert engine.epsilon(1e-5) == before.epsilon > 0
     with pytest.raises(ValueError, match="has no run"):
-        _ = engine.run
+        _ = engine.session
 
 
 def test_no_step_follows_a_detach() -> None:

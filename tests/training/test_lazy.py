@@ -71,8 +71,8 @@ def train(selection: sdp.selection.Selection, seed: int) -> tuple[Rows, sdp.Priv
 
 def unpaid(engine: sdp.PrivacyEngine) -> Tensor:
     """The table as it stands."""
-    with engine.run.unpaid():
-        return engine.run.module.table.weight.detach().clone()  # type: ignore[union-attr, operator]
+    with engine.session.unpaid():
+        return engine.session.module.table.weight.detach().clone()  # type: ignore[union-attr, operator]
 
 
 def test_the_final_model_has_the_law_of_dense_dpsgd() -> None:
@@ -103,7 +103,7 @@ def test_debts_are_paid_before_anything_leaves() -> None:
     assert model.table.weight.grad is None  # which rows it has is not private
     state = model.state_dict()
     assert float((state["table.weight"][10:] == 0).float().mean()) < 0.05
-    assert not engine.run.lazy.owes  # type: ignore[union-attr]
+    assert not engine.session.lazy.owes  # type: ignore[union-attr]
 
 
 def test_touched_rows_have_the_noise_of_their_step_at_once() -> None:

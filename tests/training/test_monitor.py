@@ -62,7 +62,7 @@ def test_the_meter_never_understates_and_seldom_computes(monkeypatch: pytest.Mon
     values = [value for _, value in shown]
     assert values == sorted(values)
     for step, value in shown[8::6]:
-        due = exact([(engine.run.terms.event(engine.run.selection), step)], DELTA)
+        due = exact([(engine.session.step_config.event(engine.session.selection), step)], DELTA)
         assert due * (1 - 1e-9) <= value <= 1.2 * due
 
 
@@ -111,7 +111,7 @@ def test_after_crashes_the_meter_tells_the_ledgers_truth(tmp_path: Path) -> None
     assert len(shown) == 32 - 10
     assert all(stated <= meter <= 2.0 for meter, stated in shown)
     assert all(meter <= 1.2 * stated for meter, stated in shown)
-    alone = epsilon_of([(engine.run.terms.event(engine.run.selection), 1)], DELTA)
+    alone = epsilon_of([(engine.session.step_config.event(engine.session.selection), 1)], DELTA)
     assert shown[0][0] > 1.5 * alone  # the control
     assert [meter for meter, _ in shown] == sorted(meter for meter, _ in shown)
 

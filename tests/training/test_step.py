@@ -360,7 +360,9 @@ def clipped_sums(
         {"table": read},
         {},
     )
-    rule = sdp.DPSGD().rule(space, noise_multiplier=1.0, clip=CLIP, batch=float(batch_size))
+    rule = sdp.DPSGD().rule(
+        space, noise_multiplier=1.0, max_grad_norm=CLIP, expected_batch_size=float(batch_size)
+    )
     selected = Selected(np.empty(0, dtype=np.int64))
     batch, sums = LogicalBatch([captured], space), StepSums(rule, selected, {"weight": weight, "bias": bias})
     survivors = batch.surviving(selected)
@@ -429,7 +431,7 @@ def hovering() -> list[Tensor]:
 def moved_beyond(values: Tensor, batch: float, in_float32: bool = False) -> float:
     """By how much of C the sum moves further than the example that is put in front."""
     space, ones = RowSpace(selectable=()), torch.ones(len(values) + 1, 1)
-    rule = sdp.DPSGD().rule(space, noise_multiplier=1.0, clip=1.0, batch=batch)
+    rule = sdp.DPSGD().rule(space, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=batch)
     totals = []
     for grads in (values, torch.cat([values[:1], values])):
         captured = Captured(
@@ -470,7 +472,9 @@ def test_examples_beyond_those_allowed_are_summed_in_float64() -> None:
     allowed = most_in_float32(256)
     block = max(ROUNDED_AGAINST["hovering"], key=lambda block: moved_beyond(block.repeat(16), 2048.0))
     assert moved_beyond(block.repeat(8), 8.0) <= 2.0**-20 < moved_beyond(block.repeat(8), 1024.0)
-    rule = sdp.DPSGD().rule(RowSpace(selectable=()), noise_multiplier=1.0, clip=1.0, batch=256.0)
+    rule = sdp.DPSGD().rule(
+        RowSpace(selectable=()), noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=256.0
+    )
     sums = StepSums(rule, Selected(np.empty(0, dtype=np.int64)), {"weight": torch.empty(1, 1)})
     dtypes = []
     for _ in range(4):

@@ -161,7 +161,7 @@ def test_dividing_by_the_realised_batch_size_is_caught(monkeypatch: pytest.Monke
 
     def realised(self: PrivateStep) -> StepGradient:
         examples = sum(piece.batch_size for piece in self._kept)
-        self._rule = replace(self._rule, batch=max(examples, 1))
+        self._rule = replace(self._rule, expected_batch_size=max(examples, 1))
         return release(self)
 
     monkeypatch.setattr(PrivateStep, "release", realised)

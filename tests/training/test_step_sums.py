@@ -19,7 +19,7 @@ NOISE, DRAWN_WITH_SUMS = -1.0, 100.0
 
 def rule_of(*selectable: TableShape, always_on: tuple[TableShape, ...] = ()) -> Rule:
     space = RowSpace(selectable=selectable, always_on=always_on)
-    return sdp.DPSGD().rule(space, noise_multiplier=1.0, clip=1.0, batch=1.0)
+    return sdp.DPSGD().rule(space, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=1.0)
 
 
 @pytest.mark.parametrize("touched", [[], [4], [0, 2, 5]])

@@ -28,9 +28,11 @@ class EANA(Selection):
         """Every table is chosen in."""
         return RowSpace(selectable=tuple(tables))
 
-    def rule(self, space: RowSpace, *, noise_multiplier: float, clip: float, batch: float) -> Rule:
+    def rule(
+        self, space: RowSpace, *, noise_multiplier: float, max_grad_norm: float, expected_batch_size: float
+    ) -> Rule:
         """Whatever was touched."""
-        return _Touched(space, noise_multiplier, clip, batch)
+        return _Touched(space, noise_multiplier, max_grad_norm, expected_batch_size)
 
 
 @dataclass(frozen=True)

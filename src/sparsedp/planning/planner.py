@@ -182,7 +182,7 @@ def plan(
         tau = value if wish == "threshold" else rows.threshold_for_gradient_size(value)
         selection = replace(selection, threshold=tau)
     rule = _step_rule(selection, space, sigma_eff, run)
-    tau, norm, sigma2 = rule.threshold, rule.contribution_norm, rule.noise_multiplier
+    tau, norm, sigma2 = rule.threshold, rule.contribution_norm, rule.gradient_noise_multiplier
     size = rows.gradient_size(tau)
     if size == 0:
         raise ValueError(f"threshold of {tau:g} is out of reach: no row would ever be trained")
@@ -305,7 +305,9 @@ def _one_wish(
 
 def _step_rule(selection: AdaFEST, space: RowSpace, sigma_eff: float, run: _Run) -> ContributionMap:
     """What a step of this selection does; the gradient is clipped to C2 = 1."""
-    return selection.rule(space, noise_multiplier=sigma_eff, clip=1.0, batch=float(run.batch))
+    return selection.rule(
+        space, noise_multiplier=sigma_eff, max_grad_norm=1.0, expected_batch_size=float(run.batch)
+    )
 
 
 def _noise_norm(coordinates: float, sigma: float, run: _Run) -> float:

@@ -119,9 +119,9 @@ class PrivateTrainer:
             physical_batch_size=config.physical_batch_size,
         )
         if selection is not None and selection.one_off_events():
-            self.engine.run.settle(selection)
-        assert self.engine.run.terms.planned_steps is not None
-        self.total_steps = self.engine.run.terms.planned_steps
+            self.engine.session.finalize_selection(selection)
+        assert self.engine.session.step_config.planned_steps is not None
+        self.total_steps = self.engine.session.step_config.planned_steps
         self._meter = EpsilonMeter(self.engine, self.delta)
 
     @property
@@ -160,15 +160,15 @@ class PrivateTrainer:
 
     def lost_steps(self) -> int:
         """See the protocol."""
-        run = self.engine.run
-        step = event_key(run.terms.event(run.selection))
+        run = self.engine.session
+        step = event_key(run.step_config.event(run.selection))
         paid = sum(count for event, count in self.ledger.own_events() if event_key(event) == step)
         return paid - self.steps_taken
 
     def choose_once(self) -> bool:
         """See the protocol."""
-        self.engine.run.choose_once()
-        return bool(self.engine.run.selection.one_off_events())
+        self.engine.session.choose_once()
+        return bool(self.engine.session.selection.one_off_events())
 
     def save(self, path: Path, run_stats: RunStats) -> None:
         """See the protocol."""
@@ -181,7 +181,7 @@ class PrivateTrainer:
 
     def withheld(self) -> list[str]:
         """See the protocol."""
-        return self.engine.run.buffers.changed()
+        return self.engine.session.buffers.changed()
 
     def close(self) -> None:
         """See the protocol."""

@@ -89,7 +89,9 @@ class AdaFEST(Selection):
             return self.within.partition_tables(tables)
         return partition_tables(tables, self.always_on_rows)
 
-    def rule(self, space: RowSpace, *, noise_multiplier: float, clip: float, batch: float) -> ContributionMap:
+    def rule(
+        self, space: RowSpace, *, noise_multiplier: float, max_grad_norm: float, expected_batch_size: float
+    ) -> ContributionMap:
         """Split the noise between map and gradient and settle the threshold."""
         if isinstance(self.within, PrivateTopK):
             raise ValueError("the private top-k must be resolved before training; PrivacyEngine does so")
@@ -103,8 +105,8 @@ class AdaFEST(Selection):
         return ContributionMap(
             space,
             sigma2,
-            clip,
-            batch,
+            max_grad_norm,
+            expected_batch_size,
             contribution_norm=contribution_norm,
             map_noise_multiplier=sigma1,
             threshold=threshold,

@@ -59,10 +59,10 @@ class Rule(ABC):
 
     looks_at: ClassVar[LooksAt] = "gradients"
     space: RowSpace
-    noise_multiplier: float
+    gradient_noise_multiplier: float
     """The gradient's noise over the gradient's sensitivity (sigma2)."""
-    clip: float
-    batch: float
+    max_grad_norm: float
+    expected_batch_size: float
     """The public divisor B."""
     batch_clip: float | None = None
     """Bound on the norm of the *mean* gradient (WIDE's second clipping), or None."""
@@ -71,9 +71,9 @@ class Rule(ABC):
     def sensitivity(self) -> float:
         """How far one example moves the clipped sum, add-or-remove-one."""
         if self.batch_clip is None:
-            return self.clip
-        return self.batch * batch_clip_sensitivity(
-            example_clip=self.clip, batch_clip=self.batch_clip, batch=self.batch
+            return self.max_grad_norm
+        return self.expected_batch_size * batch_clip_sensitivity(
+            example_clip=self.max_grad_norm, batch_clip=self.batch_clip, batch=self.expected_batch_size
         )
 
     @abstractmethod
@@ -157,7 +157,9 @@ class Selection(ABC):
         """Which tables the rule chooses in, and which are always on."""
 
     @abstractmethod
-    def rule(self, space: RowSpace, *, noise_multiplier: float, clip: float, batch: float) -> Rule:
+    def rule(
+        self, space: RowSpace, *, noise_multiplier: float, max_grad_norm: float, expected_batch_size: float
+    ) -> Rule:
         """The rule of a step at this effective noise multiplier."""
 
 

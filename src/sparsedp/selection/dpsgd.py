@@ -18,7 +18,7 @@ from sparsedp.selection.base import Batch, LooksAt, Rule, Selected, Selection
 class DPSGD(Selection):
     """Dense DP-SGD.
 
-    Guarantee: add-or-remove-one example; the clipped sum moves by at most ``clip`` in l2; event per step
+    Guarantee: add-or-remove-one example; the clipped sum moves by at most ``max_grad_norm`` in l2; event per step
     ``PoissonSampled(q, Gaussian(sigma))``; the whole gradient of every step is released.
     Reference: Abadi et al. 2016; section 2 "DP-SGD" of the specification in ``docs/privacy.md``.
 
@@ -34,9 +34,11 @@ class DPSGD(Selection):
         """Every table is always on."""
         return RowSpace(selectable=(), always_on=tuple(tables))
 
-    def rule(self, space: RowSpace, *, noise_multiplier: float, clip: float, batch: float) -> Rule:
+    def rule(
+        self, space: RowSpace, *, noise_multiplier: float, max_grad_norm: float, expected_batch_size: float
+    ) -> Rule:
         """Nothing to choose."""
-        return _Everything(space, noise_multiplier, clip, batch)
+        return _Everything(space, noise_multiplier, max_grad_norm, expected_batch_size)
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,10 @@ class ExponentialSelection(Selection):
     """``rows`` rows a step, drawn without replacement with weights ``exp(eps score / (2 Delta))``.
 
     A row's score is its norm in the mean clipped gradient, capped at ``score_cap`` S0; one example moves it
-    by at most ``Delta = min(S0, clip / B)``.
+    by at most ``Delta = min(S0, C / B)``.
 
     Guarantee: add-or-remove-one example; each draw is ``selection_epsilon``-bounded-range, the masked and
-    clipped sum moves by at most ``clip`` (by ``min(clip, 2 batch_clip B)`` where the mean gradient is
+    clipped sum moves by at most ``max_grad_norm`` (by ``min(max_grad_norm, 2 batch_clip B)`` where the mean gradient is
     clipped a second time). Event per step: ``rows`` bounded-range draws and one Gaussian on the *same*
     Poisson batch, subsampled jointly. Released: the rows and the gradient on them.
     Reference: bounded range, Dong et al. 2020; the joint subsampling is in ``accounting.bounded_range``.
@@ -49,13 +49,15 @@ class ExponentialSelection(Selection):
         """Small tables are always on."""
         return partition_tables(tables, self.always_on_rows)
 
-    def rule(self, space: RowSpace, *, noise_multiplier: float, clip: float, batch: float) -> Rule:
+    def rule(
+        self, space: RowSpace, *, noise_multiplier: float, max_grad_norm: float, expected_batch_size: float
+    ) -> Rule:
         """Draw by Gumbel keys."""
         return _TopByGumbel(
             space,
             noise_multiplier,
-            clip,
-            batch,
+            max_grad_norm,
+            expected_batch_size,
             self.batch_clip,
             rows=min(self.rows, space.selectable_size),
             epsilon=self.selection_epsilon,
@@ -79,7 +81,7 @@ class _TopByGumbel(Rule):
             self.space.selectable_size,
             k=self.rows,
             epsilon=self.epsilon,
-            sensitivity=min(self.score_cap, self.clip / self.batch),
+            sensitivity=min(self.score_cap, self.max_grad_norm / self.expected_batch_size),
             stream=stream,
         )
         return Selected(chosen)

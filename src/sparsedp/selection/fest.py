@@ -35,7 +35,7 @@ class FEST(Selection):
     """Frequency-filtered training on a fixed set of rows.
 
     Guarantee: add-or-remove-one example; given the rows, the masked and clipped sum moves by at most
-    ``clip``; event per step ``PoissonSampled(q, Gaussian(sigma))``, and once ``event`` for how the rows
+    ``max_grad_norm``; event per step ``PoissonSampled(q, Gaussian(sigma))``, and once ``event`` for how the rows
     were chosen (None: they are public). Released: the chosen rows and every step's gradient on them.
     Proof: the rows are a constant during training, so each step is DP-SGD on a smaller model.
 
@@ -110,9 +110,13 @@ class FEST(Selection):
         parts = [space.number(table.name, self._sorted[table.name]) for table in space.selectable]
         return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
-    def rule(self, space: RowSpace, *, noise_multiplier: float, clip: float, batch: float) -> Rule:
+    def rule(
+        self, space: RowSpace, *, noise_multiplier: float, max_grad_norm: float, expected_batch_size: float
+    ) -> Rule:
         """The same rows at every step."""
-        return _FixedRows(space, noise_multiplier, clip, batch, rows=self.numbers(space))
+        return _FixedRows(
+            space, noise_multiplier, max_grad_norm, expected_batch_size, rows=self.numbers(space)
+        )
 
 
 @dataclass(frozen=True)
@@ -198,7 +202,9 @@ class PrivateTopK(Selection):
         rows = dict(zip((table.name for table in space.selectable), space.split(chosen), strict=True))
         return FEST(rows, self.always_on_rows, event=self.one_off_events()[0])
 
-    def rule(self, space: RowSpace, *, noise_multiplier: float, clip: float, batch: float) -> Rule:
+    def rule(
+        self, space: RowSpace, *, noise_multiplier: float, max_grad_norm: float, expected_batch_size: float
+    ) -> Rule:
         """Not before the rows are chosen."""
         raise ValueError("the private top-k must be resolved before training; PrivacyEngine does so")
 

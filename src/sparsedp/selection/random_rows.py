@@ -24,7 +24,7 @@ class RandomSelection(Selection):
     mean gradient, is WIDE's Algorithm 3 with random sampling.
 
     Guarantee: add-or-remove-one example; the choice looks at no data and costs nothing; the masked and
-    clipped sum moves by at most ``clip`` (``min(clip, 2 batch_clip B)`` with the second clipping). Event per
+    clipped sum moves by at most ``max_grad_norm`` (``min(max_grad_norm, 2 batch_clip B)`` with the second clipping). Event per
     step ``PoissonSampled(q, Gaussian(sigma))``. Released: the choice and the gradient on it.
     """
 
@@ -46,13 +46,22 @@ class RandomSelection(Selection):
         """Small tables are always on."""
         return partition_tables(tables, self.always_on_rows)
 
-    def rule(self, space: RowSpace, *, noise_multiplier: float, clip: float, batch: float) -> Rule:
+    def rule(
+        self, space: RowSpace, *, noise_multiplier: float, max_grad_norm: float, expected_batch_size: float
+    ) -> Rule:
         """Draw without looking."""
         if self.rows is not None:
-            return _RandomRows(space, noise_multiplier, clip, batch, self.batch_clip, count=self.rows)
+            return _RandomRows(
+                space, noise_multiplier, max_grad_norm, expected_batch_size, self.batch_clip, count=self.rows
+            )
         assert self.coordinates is not None
         return _RandomCoordinates(
-            space, noise_multiplier, clip, batch, self.batch_clip, count=self.coordinates
+            space,
+            noise_multiplier,
+            max_grad_norm,
+            expected_batch_size,
+            self.batch_clip,
+            count=self.coordinates,
         )
 
 

@@ -26,7 +26,7 @@ class SparseVectorSelection(Selection):
 
     Guarantee: add-or-remove-one example; each of the at most ``rows`` rounds is ``selection_epsilon``-DP
     (half on the threshold's Laplace noise, half on the row's), the masked and clipped sum moves by at most
-    ``clip``. Event per step: sparse vector and one Gaussian on the *same* Poisson batch. Released: the rows
+    ``max_grad_norm``. Event per step: sparse vector and one Gaussian on the *same* Poisson batch. Released: the rows
     and the gradient on them. The search stops at ``rows`` found, not one later as printed in the paper.
     """
 
@@ -58,15 +58,17 @@ class SparseVectorSelection(Selection):
         """Small tables are always on."""
         return partition_tables(tables, self.always_on_rows)
 
-    def rule(self, space: RowSpace, *, noise_multiplier: float, clip: float, batch: float) -> Rule:
+    def rule(
+        self, space: RowSpace, *, noise_multiplier: float, max_grad_norm: float, expected_batch_size: float
+    ) -> Rule:
         """Search with noise in the unit of one example's influence on a score."""
-        sensitivity = min(self.score_cap, clip / batch)
+        sensitivity = min(self.score_cap, max_grad_norm / expected_batch_size)
         threshold_scale, query_scale = self._scales
         return _FirstAbove(
             space,
             noise_multiplier,
-            clip,
-            batch,
+            max_grad_norm,
+            expected_batch_size,
             self.batch_clip,
             rows=self.rows,
             score_cap=self.score_cap,

@@ -186,10 +186,12 @@ class ScoredBatch:
         """Row norms of the mean gradient, each example clipped jointly over *all* it touches."""
         batch, rule = self._batch, self._rule
         everything = batch.touched
-        weights = batch.clip_weights(batch.squared_norms(everything), rule.clip * clip_share(rule.batch))
+        weights = batch.clip_weights(
+            batch.squared_norms(everything), rule.max_grad_norm * clip_share(rule.expected_batch_size)
+        )
         ids, norms = [np.empty(0, dtype=np.int64)], [np.empty(0)]
         for table_index, rows, sums in batch.row_sums(everything, weights):
             if table_index < len(self.space.selectable):
                 ids.append(rows + self.space.offsets[table_index])
-                norms.append(np.linalg.norm(sums, axis=1) / rule.batch)
+                norms.append(np.linalg.norm(sums, axis=1) / rule.expected_batch_size)
         return SparseCounts(np.concatenate(ids), np.concatenate(norms))

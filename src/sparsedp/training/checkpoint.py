@@ -21,7 +21,7 @@ from sparsedp.training.durable import replace_file
 
 if TYPE_CHECKING:
     from sparsedp.training.engine import PrivacyEngine
-    from sparsedp.training.run import Run
+    from sparsedp.training.session import TrainingSession
 
 FORMAT = 2
 
@@ -32,25 +32,25 @@ def state_of(engine: PrivacyEngine) -> dict[str, Any]:
     The streams' state is kept for seeded runs only. A private run draws fresh randomness after a resume:
     if it could replay its noise on other data or settings, the difference would show the examples.
     """
-    run = engine.run
-    with run.unpaid():
-        module = dict(run.module.state_dict())
+    session = engine.session
+    with session.unpaid():
+        module = dict(session.module.state_dict())
     return {
         "format": FORMAT,
-        "terms": asdict(run.terms),
-        "selection": run.stated.state_dict(),
-        "chosen": run.selection.state_dict() if run.settled else None,
+        "step_config": asdict(session.step_config),
+        "selection": session.stated.state_dict(),
+        "chosen": session.selection.state_dict() if session.is_selection_final else None,
         "private": engine.source.is_private,
         "account": engine.account().state_dict(),
         "earlier": [account.state_dict() for account in engine.earlier],
         "ledger": None if engine.ledger is None else engine.ledger.mark,
-        "optimizers": _kinds(run),
+        "optimizers": _kinds(session),
         "module": module,
-        "buffers": run.buffers.state_dict(),
-        "optimizer": run.optimizer.state_dict(),
-        "steps_taken": run.optimizer.steps_taken,
-        "loader_position": None if run.loader is None else run.loader.position,
-        "lazy": None if run.lazy is None else run.lazy.state_dict(),
+        "buffers": session.buffers.state_dict(),
+        "optimizer": session.optimizer.state_dict(),
+        "steps_taken": session.optimizer.steps_taken,
+        "loader_position": None if session.loader is None else session.loader.position,
+        "lazy": None if session.lazy is None else session.lazy.state_dict(),
         "streams": None if engine.source.is_private else engine.source.state_dict(),
         "torch_rng": torch.get_rng_state(),
     }
@@ -113,8 +113,8 @@ def resume(engine: PrivacyEngine, path: Path) -> None:
 
     The account is the saved one, and what is spent from here on comes on top.
     """
-    run = engine.run
-    if run.optimizer.steps_taken:
+    session = engine.session
+    if session.optimizer.steps_taken:
         raise ValueError("resume: this run has already taken steps; resume before the first one")
     try:
         state = torch.load(path, weights_only=True)
@@ -129,42 +129,42 @@ def resume(engine: PrivacyEngine, path: Path) -> None:
         )
     if engine.ledger is not None:
         engine.ledger.require_mark(state["ledger"])
-    _check_account(run, state, path)
+    _check_account(session, state, path)
     _load(engine, state)
 
 
 def _load(engine: PrivacyEngine, state: dict[str, Any]) -> None:
     """The account first: an error on the way leaves part of the weights, and all that they cost."""
-    run = engine.run
+    session = engine.session
     engine.earlier += [Account.from_state_dict(account) for account in state["earlier"]]
     if state["chosen"] is not None:
-        run.settle(Selection.from_state_dict(state["chosen"]))
-    run.optimizer.steps_taken = state["steps_taken"]
-    run.buffers.load_state_dict(state["buffers"])
-    run.module.load_state_dict(state["module"])
-    run.optimizer.load_state_dict(state["optimizer"])
-    if run.loader is not None:
-        run.loader.position = state["loader_position"]
-    if run.lazy is not None:
-        run.lazy.load_state_dict(state["lazy"])
+        session.finalize_selection(Selection.from_state_dict(state["chosen"]))
+    session.optimizer.steps_taken = state["steps_taken"]
+    session.buffers.load_state_dict(state["buffers"])
+    session.module.load_state_dict(state["module"])
+    session.optimizer.load_state_dict(state["optimizer"])
+    if session.loader is not None:
+        session.loader.position = state["loader_position"]
+    if session.lazy is not None:
+        session.lazy.load_state_dict(state["lazy"])
     if state["streams"] is not None:
         engine.source.load_state_dict(state["streams"])
-        if run.loader is not None:
-            run.loader.reseed(engine.source.sampling.fork(0))
+        if session.loader is not None:
+            session.loader.reseed(engine.source.sampling.fork(0))
     torch.set_rng_state(state["torch_rng"])
 
 
 def _differences(engine: PrivacyEngine, state: Mapping[str, Any]) -> Iterator[str]:
     """Everything about the saved run that is not so in this one, by name."""
-    run = engine.run
+    session = engine.session
     noise = {True: "private", False: "seeded"}
     yield from _compare("noise", noise[state["private"]], noise[engine.source.is_private])
-    yield from _compare("selection", state["selection"], run.stated.state_dict())
-    there, here = dict(state["terms"]), asdict(run.terms)
+    yield from _compare("selection", state["selection"], session.stated.state_dict())
+    there, here = dict(state["step_config"]), asdict(session.step_config)
     if _is_lower_cap(here, there):  # which takes nothing from the account
         there |= {name: here[name] for name in ("target_epsilon", "target_delta", "planned_steps")}
     yield from _compare("", there, here)
-    yield from _compare("optimizer", ", ".join(state["optimizers"]), ", ".join(_kinds(run)))
+    yield from _compare("optimizer", ", ".join(state["optimizers"]), ", ".join(_kinds(session)))
     yield from _compare("ledger", _whether(state["ledger"]), _whether(engine.ledger))
 
 
@@ -195,18 +195,18 @@ def _whether(ledger: object) -> str:
     return "none" if ledger is None else "one"
 
 
-def _kinds(run: Run) -> list[str]:
-    return [type(optimizer).__name__ for optimizer in run.optimizer.optimizers]
+def _kinds(session: TrainingSession) -> list[str]:
+    return [type(optimizer).__name__ for optimizer in session.optimizer.optimizers]
 
 
-def _check_account(run: Run, state: Mapping[str, Any], path: Path) -> None:
+def _check_account(session: TrainingSession, state: Mapping[str, Any], path: Path) -> None:
     """The saved account must be what this run counts, to the last digit; else it would silently change."""
     chosen = state["chosen"]
-    once = run.stated.one_off_events() if chosen is not None else ()
+    once = session.stated.one_off_events() if chosen is not None else ()
     steps = state["steps_taken"]
     events = [[event_to_json(event), 1] for event in once]
     if steps:
-        events.append([event_to_json(run.terms.event(run.stated)), steps])
+        events.append([event_to_json(session.step_config.event(session.stated)), steps])
     if events != state["account"]["events"]:
         raise ValueError(
             f"resume: {path} has an account that this run would not have: {state['account']['events']} there, "
@@ -221,17 +221,17 @@ def export(engine: PrivacyEngine, path: Path, *, delta: float, allow_not_private
         raise ValueError(
             f"export: this run is not private ({'; '.join(statement.notes)}); nothing was written"
         )
-    added = engine.run.identity.added()
+    added = engine.session.identity.added()
     if added and not allow_not_private:
         raise ValueError(
             f"export: the parameters {added} came into the module after make_private, and the statement does not cover "
             "how they were trained; nothing was written. Add them before make_private, or keep them outside the module"
         )
     engine.flush()
-    changed = engine.run.buffers.changed()
+    changed = engine.session.buffers.changed()
     if changed:
         warnings.warn(
             f"export: the buffers {changed} were changed by training passes, without noise; they are left out",
             stacklevel=3,
         )
-    write_weights(engine.run.module, path, privacy=str(statement), without=changed)
+    write_weights(engine.session.module, path, privacy=str(statement), without=changed)

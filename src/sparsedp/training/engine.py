@@ -22,8 +22,8 @@ from sparsedp.training import checkpoint
 from sparsedp.training.account import Account, released, together
 from sparsedp.training.allocator import keep_freed_memory
 from sparsedp.training.private import Private
-from sparsedp.training.run import Run
-from sparsedp.training.terms import Terms, positive, sampling_of, total_steps
+from sparsedp.training.session import TrainingSession
+from sparsedp.training.step_config import StepConfig, positive, sampling_of, total_steps
 
 _WATCHED: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
@@ -61,7 +61,7 @@ class PrivacyEngine:
         self.ledger = ledger
         self.earlier: list[Account] = []
         """The accounts of runs that have ended, here or before a resume."""
-        self._run: Run | None = None
+        self._session: TrainingSession | None = None
 
     def make_private(
         self,
@@ -81,9 +81,15 @@ class PrivacyEngine:
         if not noise_multiplier >= 0 or noise_multiplier == float("inf"):
             raise ValueError(f"noise_multiplier must be zero or more and finite, got {noise_multiplier}")
         sampling = sampling_of(data_loader, expected_batch_size, poisson)
-        terms = Terms(noise_multiplier, positive("max_grad_norm", max_grad_norm), *sampling)
+        step_config = StepConfig(noise_multiplier, positive("max_grad_norm", max_grad_norm), *sampling)
         return self._start(
-            module, optimizer, data_loader, selection or DPSGD(), terms, loss_reduction, physical_batch_size
+            module,
+            optimizer,
+            data_loader,
+            selection or DPSGD(),
+            step_config,
+            loss_reduction,
+            physical_batch_size,
         )
 
     def make_private_with_epsilon(
@@ -117,7 +123,7 @@ class PrivacyEngine:
         one_off = [*selection.one_off_events(), *self._spent_earlier()]
 
         def step_event(sigma: float) -> DpEvent:
-            return Terms(sigma, clip, *sampling).event(selection)
+            return StepConfig(sigma, clip, *sampling).event(selection)
 
         sigma = calibrate(
             target_epsilon=target_epsilon,
@@ -127,9 +133,9 @@ class PrivacyEngine:
             extra_events=one_off,
             step_event=step_event,
         )
-        terms = Terms(sigma, clip, *sampling, target_epsilon, target_delta, planned_steps=total)
+        step_config = StepConfig(sigma, clip, *sampling, target_epsilon, target_delta, planned_steps=total)
         return self._start(
-            module, optimizer, data_loader, selection, terms, loss_reduction, physical_batch_size
+            module, optimizer, data_loader, selection, step_config, loss_reduction, physical_batch_size
         )
 
     def _start(
@@ -138,11 +144,11 @@ class PrivacyEngine:
         optimizer: Optimizer | Sequence[Optimizer],
         data_loader: Any,
         selection: Selection,
-        terms: Terms,
+        step_config: StepConfig,
         loss_reduction: Literal["mean", "sum"],
         physical_batch_size: int | None,
     ) -> Private:
-        if self._run is not None:
+        if self._session is not None:
             raise ValueError(
                 "make_private: this engine already has a run; detach() it first (its account stays), or make "
                 "another engine"
@@ -152,7 +158,7 @@ class PrivacyEngine:
         optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
         capture = Capture(module, loss_reduction=loss_reduction)
         try:
-            run = Run(
+            session = TrainingSession(
                 self.source,
                 self.ledger,
                 module,
@@ -160,7 +166,7 @@ class PrivacyEngine:
                 optimizers,
                 data_loader,
                 selection,
-                terms,
+                step_config,
                 physical_batch_size,
                 earlier=[spent for account in self.earlier for spent in account.events],
             )
@@ -168,51 +174,51 @@ class PrivacyEngine:
             capture.detach()
             raise
         _WATCHED.add(module)
-        self._run = run
+        self._session = session
         keep_freed_memory()
-        return Private(module, run.optimizer, run.data_loader)
+        return Private(module, session.optimizer, session.data_loader)
 
     @property
-    def run(self) -> Run:
+    def session(self) -> TrainingSession:
         """The run under way."""
-        if self._run is None:
+        if self._session is None:
             raise ValueError("this engine has no run: call make_private first")
-        return self._run
+        return self._session
 
     @property
     def noise_multiplier(self) -> float:
         """The effective noise multiplier of a step."""
-        return self.run.terms.noise_multiplier
+        return self.session.step_config.noise_multiplier
 
     def account(self) -> Account:
         """What the run under way has spent, and how."""
-        run, faults, notes = self.run, [], []
+        session, faults, notes = self.session, [], []
         if not self.source.is_private:
             faults.append("the noise is seeded: reproducible, not private")
-        if run.terms.noise_multiplier == 0:
+        if session.step_config.noise_multiplier == 0:
             faults.append("the noise multiplier is zero")
-        if not run.stated.is_private:
-            faults.append(f"selection {type(run.stated).__name__} is not private, whatever the noise")
-        if not run.terms.poisson:
+        if not session.stated.is_private:
+            faults.append(f"selection {type(session.stated).__name__} is not private, whatever the noise")
+        if not session.step_config.poisson:
             notes.append(
                 "batches are the user's own, each example at most once in each: accounted without amplification by "
                 "sampling, for neighbours of which one has an empty record in place of an example"
             )
-        if changed := run.buffers.changed():
+        if changed := session.buffers.changed():
             notes.append(
                 f"without the buffers {', '.join(changed)}, which training passes change; nothing is claimed "
                 "if such a pass also reads them"
             )
         return Account(
-            tuple(run.spent()),
+            tuple(session.spent()),
             tuple(faults),
             tuple(notes),
-            final_model_only=run.lazy is not None,
-            adjacency=ADD_OR_REMOVE_ONE if run.terms.poisson else ZERO_OUT,
+            final_model_only=session.lazy is not None,
+            adjacency=ADD_OR_REMOVE_ONE if session.step_config.poisson else ZERO_OUT,
         )
 
     def _accounts(self) -> list[Account]:
-        current = [] if self._run is None and self.earlier else [self.account()]
+        current = [] if self._session is None and self.earlier else [self.account()]
         return [*self.earlier, *current]
 
     def _spent_earlier(self) -> list[DpEvent]:
@@ -225,7 +231,7 @@ class PrivacyEngine:
         if self.ledger is not None:
             return list(self.ledger.events())
         earlier = together(self.earlier).events
-        return [*earlier, *([] if self._run is None and self.earlier else self.run.spent())]
+        return [*earlier, *([] if self._session is None and self.earlier else self.session.spent())]
 
     def epsilon(self, delta: float) -> float:
         """Epsilon of everything spent so far."""
@@ -252,18 +258,18 @@ class PrivacyEngine:
 
     def flush(self) -> None:
         """Add all noise that rows still owe (``DPSGD(lazy=True)``; nothing to do otherwise)."""
-        if self.run.lazy is not None:
-            self.run.lazy.flush()
+        if self.session.lazy is not None:
+            self.session.lazy.flush()
 
     def detach(self) -> None:
         """End the run: noise flushed, the module as it was, the ledger closed. What was spent stays spent."""
-        if self._run is None:
+        if self._session is None:
             return
-        run = self._run
+        session = self._session
         self.earlier.append(self.account())
-        run.end()
-        _WATCHED.discard(run.module)
-        self._run = None
+        session.end()
+        _WATCHED.discard(session.module)
+        self._session = None
         if self.ledger is not None:
             self.ledger.close()
 

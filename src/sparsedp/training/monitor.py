@@ -47,13 +47,13 @@ class EpsilonMeter:
 
     def _steps_to_come(self) -> float:
         """How many steps the run may still add, as far as it was planned: those that crashes took away are gone."""
-        run, ledger = self._engine.run, self._engine.ledger
-        if run.terms.planned_steps is None:
+        session, ledger = self._engine.session, self._engine.ledger
+        if session.step_config.planned_steps is None:
             return math.inf
-        step = event_key(run.terms.event(run.selection))
-        own = run.spent() if ledger is None else ledger.own_events()
+        step = event_key(session.step_config.event(session.selection))
+        own = session.spent() if ledger is None else ledger.own_events()
         paid = sum(count for event, count in own if event_key(event) == step)
-        return max(run.terms.planned_steps - paid, 0)
+        return max(session.step_config.planned_steps - paid, 0)
 
 
 class TensorBoardMonitor:

@@ -239,7 +239,7 @@ class PrivateOptimizer(Optimizer):
         finally:
             self._is_updating = False
         if self._lazy is not None:
-            std = rule.noise_multiplier * rule.sensitivity / rule.batch
+            std = rule.gradient_noise_multiplier * rule.sensitivity / rule.expected_batch_size
             self._lazy.step(std, gradient.tables)  # type: ignore[arg-type]
 
     def _refuse_bare_step(self, *_: Any) -> None:

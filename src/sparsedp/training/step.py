@@ -39,9 +39,9 @@ class PrivateStep:
 
     Guarantee: that of the rule's selection; given the selected rows, the sum of the masked and jointly clipped
     gradients moves by at most ``rule.sensitivity`` when an example comes or goes, and every coordinate of it
-    gets Gaussian noise of ``rule.noise_multiplier`` times that. F64 are taken in float64, rounded to a public
+    gets Gaussian noise of ``rule.gradient_noise_multiplier`` times that. Sums are taken in float64, rounded to a public
     lattice, and the noise is an integer number of lattice cells, added last (``release_on_lattice``); what
-    is divided by the public ``rule.batch`` is the noised sum. ``pay`` is called once, before anything private
+    is divided by the public ``rule.expected_batch_size`` is the noised sum. ``pay`` is called once, before anything private
     meets noise.
 
     A rule that looks at no gradients lets each piece be summed and forgotten as it comes. Otherwise the
@@ -121,7 +121,9 @@ class PrivateStep:
         squared_norms = (
             batch.masked_squared_norms(survivors, masks) if masks else batch.squared_norms(survivors)
         )
-        weights = batch.clip_weights(squared_norms, self._rule.clip * clip_share(self._rule.batch))
+        weights = batch.clip_weights(
+            squared_norms, self._rule.max_grad_norm * clip_share(self._rule.expected_batch_size)
+        )
         self._sums.add(batch, survivors, weights)
         self.clip_factors.append(batch.clip_factors)
         self.finite.append(batch.finite)
@@ -139,7 +141,7 @@ class StepSums:
         self._rule = rule
         self._dense = dense
         self._lazy = lazy
-        self._float32_left = most_in_float32(rule.batch)
+        self._float32_left = most_in_float32(rule.expected_batch_size)
         """How many more examples may be summed in float32."""
         space = rule.space
         self.rows: list[I64 | None] = [*space.split(selected.rows), *[None] * len(space.always_on)]
@@ -231,7 +233,7 @@ class StepSums:
         if rule.batch_clip is None:
             return
         norm = math.sqrt(sum(float(np.vdot(part, part)) for part in (self._flat, *touched)))
-        factor = min(1.0, rule.batch_clip * rule.batch * CLIP_SLACK / max(norm, 1e-300))
+        factor = min(1.0, rule.batch_clip * rule.expected_batch_size * CLIP_SLACK / max(norm, 1e-300))
         for part in (self._flat, *touched):
             part *= factor
 
@@ -250,7 +252,7 @@ class StepSums:
 
 def step_lattice(rule: Rule, coordinates: int) -> float:
     """The lattice of a step's sums, of public numbers alone (0: there is no noise); refuses noise beyond its range."""
-    std = rule.noise_multiplier * rule.sensitivity
+    std = rule.gradient_noise_multiplier * rule.sensitivity
     if std == 0:
         return 0.0
     return lattice_of(std=std, sensitivity=rule.sensitivity, coordinates=max(coordinates, 1))
@@ -260,8 +262,8 @@ class _Noise:
     """The Gaussian mechanism on a step's sums, on a lattice that depends on public numbers alone."""
 
     def __init__(self, rule: Rule, coordinates: int, source: NoiseSource) -> None:
-        self._std = rule.noise_multiplier * rule.sensitivity
-        self._divisor = rule.batch
+        self._std = rule.gradient_noise_multiplier * rule.sensitivity
+        self._divisor = rule.expected_batch_size
         self._stream = source.noise
         self._lattice = step_lattice(rule, coordinates)
 

@@ -141,7 +141,7 @@ def test_norms_of_factors_that_float32_cannot_square(length, input_size, grad_si
 @pytest.mark.parametrize("with_nan", [False, True])
 @pytest.mark.parametrize("exactly", [False, True])
 def test_positions_that_cancel_beyond_float64_are_clipped_and_round_nobody(shape, size, with_nan, exactly):
-    """Terms of up to 2**110 that cancel, or do so but for rounding: what is measured must be what is summed."""
+    """StepConfig of up to 2**110 that cancel, or do so but for rounding: what is measured must be what is summed."""
     length, width, height = shape
     a, g = torch.zeros(52, length, width), torch.zeros(52, length, height)
     a[:50, 0, 0], g[:50, 0, 0] = 0.9, 1.0

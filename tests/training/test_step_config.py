@@ -21,7 +21,7 @@ from sparsedp.accounting import (
     epsilon_of,
 )
 from sparsedp.training import Private, loader
-from sparsedp.training.terms import sampling_of, total_steps
+from sparsedp.training.step_config import sampling_of, total_steps
 
 DELTA = 1e-5
 
@@ -145,7 +145,7 @@ def test_choices_that_are_made_again_and_again_never_pass_the_target(tmp_path: P
             selection=sdp.FEST.private_top_k({"large": range(300)}, 20, mu=0.3, always_on_rows=10),
         )
         try:
-            engine.run.choose_once()
+            engine.session.choose_once()
             attempts += 1
         except BudgetExceeded as refused:
             refusal = str(refused)

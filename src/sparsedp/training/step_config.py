@@ -1,4 +1,4 @@
-"""The public terms of a run: what is sampled, clipped, divided by and noised."""
+"""The public constants of a run: what is sampled, clipped, divided by and noised."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Sampling = tuple[float, float, bool, int | None]
 
 
 @dataclass(frozen=True)
-class Terms:
+class StepConfig:
     """Public constants of a run."""
 
     noise_multiplier: float

@@ -25,10 +25,10 @@ from sparsedp.training.lazy import LazyNoise
 from sparsedp.training.loader import FixedLoader, PoissonLoader
 from sparsedp.training.optimizer import PrivateOptimizer, check_optimizers
 from sparsedp.training.step import step_lattice
-from sparsedp.training.terms import Terms
+from sparsedp.training.step_config import StepConfig
 
 
-class Run:
+class TrainingSession:
     """A module with its capture, private optimiser, loader and selection, and this run's own account."""
 
     def __init__(
@@ -40,16 +40,16 @@ class Run:
         optimizers: list[Optimizer],
         data_loader: Any,
         selection: Selection,
-        terms: Terms,
+        step_config: StepConfig,
         physical_batch_size: int | None,
         earlier: Sequence[tuple[DpEvent, int]] = (),
     ) -> None:
-        self.module, self.capture, self.terms, self.selection = module, capture, terms, selection
+        self.module, self.capture, self.step_config, self.selection = module, capture, step_config, selection
         self.stated = selection
         """The selection as the user gave it, its one-off choices not made."""
         self._source = source
         self._ledger = ledger
-        self._cap = terms.cap()
+        self._cap = step_config.cap()
         self._earlier = list(earlier)
         self._rule: Rule | None = None
         self._spent_once: tuple[DpEvent, ...] = ()
@@ -64,10 +64,10 @@ class Run:
         if lazy:
             self.lazy = LazyNoise(capture, optimizers, source)
         self.loader: PoissonLoader | None = None
-        if terms.poisson:
+        if step_config.poisson:
             self.loader = PoissonLoader(
                 data_loader,
-                sampling_rate=terms.sampling_rate,
+                sampling_rate=step_config.sampling_rate,
                 stream=source.sampling.fork(0),
                 physical_batch_size=physical_batch_size,
                 owner=owner,
@@ -111,21 +111,21 @@ class Run:
         self.buffers.detach()
         self.optimizer.release()
 
-    def settle(self, selection: Selection) -> None:
+    def finalize_selection(self, selection: Selection) -> None:
         """Use a selection whose one-off choices are made (fresh, or from a checkpoint)."""
         self.selection = selection
         self._spent_once = selection.one_off_events()
         self._rule = selection.rule(
             selection.partition_tables(self.shapes),
-            noise_multiplier=self.terms.noise_multiplier,
-            clip=self.terms.max_grad_norm,
-            batch=self.terms.expected_batch_size,
+            noise_multiplier=self.step_config.noise_multiplier,
+            max_grad_norm=self.step_config.max_grad_norm,
+            expected_batch_size=self.step_config.expected_batch_size,
         )
         dense = sum(parameter.numel() for parameter in self.capture.dense.values())
         step_lattice(self._rule, self._rule.space.coordinates + dense)
 
     @property
-    def settled(self) -> bool:
+    def is_selection_final(self) -> bool:
         """Are the one-off choices made?"""
         return self._rule is not None
 
@@ -133,7 +133,7 @@ class Run:
         """Make the one-off choices, and pay for them, unless they are made."""
         if self._rule is None:
             with torch.enable_grad():
-                self.settle(
+                self.finalize_selection(
                     self.selection.resolve(
                         self.shapes,
                         lambda loader, norm: count_rows(self.module, self.capture, loader, norm, self.space),
@@ -174,7 +174,7 @@ class Run:
 
     def charge(self) -> None:
         """Pay for the next step before its noise is drawn, or refuse it."""
-        event = self.terms.event(self.selection)
+        event = self.step_config.event(self.selection)
         if self._ledger is not None:
             if self._step_charger is None:
                 self._step_charger = self._ledger.step_reserver(event, cap=self._cap)
@@ -186,4 +186,4 @@ class Run:
         """This run's own account."""
         once = [(event, 1) for event in self._spent_once]
         taken = self.optimizer.steps_taken
-        return [*once, (self.terms.event(self.selection), taken)] if taken else once
+        return [*once, (self.step_config.event(self.selection), taken)] if taken else once
