@@ -317,14 +317,14 @@ def test_debts_survive_a_resume(tmp_path: Path) -> None:
         train(private, stop or STEPS)
         if stop is not None:
             engine.save(tmp_path / "run.ckpt")
-            with engine.session.unpaid():
+            with engine.session.without_pending_noise():
                 assert torch.equal(
                     lazy_table(private)[50:].detach(), initial[50:]
                 )  # the save has paid nothing
             engine, private = make(sdp.DPSGD(lazy=True), data_loader=few)
             engine.resume(tmp_path / "run.ckpt")
             assert engine.session.lazy is not None
-            assert engine.session.lazy.owes
+            assert engine.session.lazy.has_pending_noise
             train(private, STEPS)
         return private.module.state_dict()["large.weight"][50:] - initial[50:]
 

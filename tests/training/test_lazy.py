@@ -71,7 +71,7 @@ def train(selection: sdp.selection.Selection, seed: int) -> tuple[Rows, sdp.Priv
 
 def unpaid(engine: sdp.PrivacyEngine) -> Tensor:
     """The table as it stands."""
-    with engine.session.unpaid():
+    with engine.session.without_pending_noise():
         return engine.session.module.table.weight.detach().clone()  # type: ignore[union-attr, operator]
 
 
@@ -103,7 +103,7 @@ def test_debts_are_paid_before_anything_leaves() -> None:
     assert model.table.weight.grad is None  # which rows it has is not private
     state = model.state_dict()
     assert float((state["table.weight"][10:] == 0).float().mean()) < 0.05
-    assert not engine.session.lazy.owes  # type: ignore[union-attr]
+    assert not engine.session.lazy.has_pending_noise  # type: ignore[union-attr]
 
 
 def test_touched_rows_have_the_noise_of_their_step_at_once() -> None:

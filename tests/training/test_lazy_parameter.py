@@ -151,14 +151,14 @@ def test_an_average_over_training_reads_paid_rows_each_time() -> None:
     average = AveragedModel(model)
     table.step(1.0, 1.0, RowGradient(torch.empty(0, dtype=torch.int64), torch.empty(0, DIM)))
     average.update_parameters(model)
-    assert not table.owes
+    assert not table.has_pending_noise
     assert torch.equal(average.module.table.weight, model.table.weight.detach())
 
 
 def test_reading_rows_pays_those_rows_only() -> None:
     model, table = owing()
     model(torch.tensor([[3, 7], [7, 9]]))
-    table.shows_unpaid = True
+    table.shows_pending = True
     moved = model.table.weight.detach().abs().sum(dim=1) > 0
     assert moved.nonzero().flatten().tolist() == [3, 7, 9]
 
@@ -174,7 +174,7 @@ def test_shape_and_switches_pay_nothing() -> None:
     torch.optim.SGD(model.parameters(), lr=0.1).zero_grad()
     model.train()
     assert isinstance(weight, nn.Parameter)
-    assert table.owes
+    assert table.has_pending_noise
 
 
 def test_writing_comes_after_the_debts() -> None:

@@ -36,11 +36,11 @@ def test_a_row_that_owes_one_step_is_paid() -> None:
     table = make(3, 200)
     table.step(0.1, 1.0, gradient([0], 200))
     assert not weights(table)[1:].any()
-    table.pay(np.array([1]))
+    table.apply_pending_noise(np.array([1]))
     assert 0.07 < weights(table)[1].std() < 0.13
     assert not weights(table)[[0, 2]].any()  # row 0 got its noise with its gradient, which was zero here
     before = weights(table).copy()
-    table.pay(np.array([1]))
+    table.apply_pending_noise(np.array([1]))
     assert np.array_equal(weights(table), before)  # nothing is paid twice
 
 
@@ -70,7 +70,7 @@ def test_the_flush_reaches_the_last_row(rows: int, monkeypatch: pytest.MonkeyPat
     table.step(0.1, 1.0, gradient([], 30))
     table.flush()
     assert (np.abs(weights(table)).sum(axis=1) > 0).all()
-    assert not table.owes
+    assert not table.has_pending_noise
 
 
 def test_debts_have_the_variance_that_was_accounted() -> None:
@@ -80,7 +80,7 @@ def test_debts_have_the_variance_that_was_accounted() -> None:
     for lr, std in zip(rates[:2], stds[:2], strict=True):
         table.step(lr, std, gradient([], 64))
     half = np.arange(0, 30_000, 2)
-    table.pay(half)
+    table.apply_pending_noise(half)
     owed_two = np.sqrt(sum((r * s) ** 2 for r, s in zip(rates[:2], stds[:2], strict=True)))
     assert weights(table)[half].std() == pytest.approx(owed_two, rel=8 / np.sqrt(2 * half.size * 64))
     table.step(rates[2], stds[2], gradient([], 64))
@@ -234,7 +234,7 @@ def test_a_learning_rate_that_falls_too_low_lets_the_whole_table_rest() -> None:
     table.step(0.1, 1e-2, gradient([1], 4, 1.0))
     with pytest.warns(UserWarning, match="too fine"):
         table.step(1e-9, 1e-2, gradient([1], 4, 1e8))
-    assert not table.owes
+    assert not table.has_pending_noise
     assert weights(table)[1].min() > 0.85  # moved by the first step alone
     resting = weights(table).copy()
     table.step(1e-9, 1e-2, gradient([2], 4, 1e8))
@@ -270,7 +270,7 @@ def test_without_noise_it_is_plain_sgd() -> None:
     table = make(5, 3)
     table.step(0.1, 0.0, gradient([1], 3, 0.7))
     assert np.array_equal(weights(table)[1], np.full(3, np.float32(-0.07)))
-    assert not table.owes
+    assert not table.has_pending_noise
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -218,7 +218,7 @@ def _finish(
     if statement is not None:
         folder.write_json("statement", statement.to_dict())
     privacy = str(statement) if statement else NOT_PRIVATE
-    # state_dict pays what lazy noise owes
+    # state_dict applies pending noise
     write_weights(model, folder.weights, privacy=privacy, without=trainer.withheld())
     tables = [m.weight for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
     return Result(

@@ -72,11 +72,11 @@ class AdaFEST(Selection):
         tables: Sequence[TableShape],
         count_rows: CountRows,
         stream: Stream,
-        pay: Callable[[], None] = free,
+        charge: Callable[[], None] = free,
     ) -> AdaFEST:
         """Choose the rows of AdaFEST+ once."""
         if isinstance(self.within, PrivateTopK):
-            return replace(self, within=self.within.resolve(tables, count_rows, stream, pay))
+            return replace(self, within=self.within.resolve(tables, count_rows, stream, charge))
         return self
 
     def one_off_events(self) -> tuple[DpEvent, ...]:

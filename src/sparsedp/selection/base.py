@@ -136,11 +136,11 @@ class Selection(ABC):
         tables: Sequence[TableShape],
         count_rows: CountRows,
         stream: Stream,
-        pay: Callable[[], None] = free,
+        charge: Callable[[], None] = free,
     ) -> Selection:
         """Make the choices that are made once before training (they cost ``one_off_events``).
 
-        ``pay`` is called when everything is counted and before noise is drawn.
+        ``charge`` is called when everything is counted and before noise is drawn.
         """
         return self
 

@@ -176,7 +176,7 @@ class PrivateTopK(Selection):
         tables: Sequence[TableShape],
         count_rows: CountRows,
         stream: Stream,
-        pay: Callable[[], None] = free,
+        charge: Callable[[], None] = free,
     ) -> FEST:
         """Count, noise, take the top k."""
         space = self.partition_tables(tables)
@@ -188,7 +188,7 @@ class PrivateTopK(Selection):
                 raise ValueError(f"counts of {table.name!r} has id {each.ids[-1]} of {table.rows} rows")
         if not space.selectable:
             return FEST({}, self.always_on_rows, event=self.one_off_events()[0])
-        pay()
+        charge()
         chosen = top_k_gaussian(
             np.concatenate(
                 [space.number(t.name, c.ids) for t, c in zip(space.selectable, counts, strict=True)]

@@ -33,7 +33,7 @@ def state_of(engine: PrivacyEngine) -> dict[str, Any]:
     if it could replay its noise on other data or settings, the difference would show the examples.
     """
     session = engine.session
-    with session.unpaid():
+    with session.without_pending_noise():
         module = dict(session.module.state_dict())
     return {
         "format": FORMAT,
@@ -215,7 +215,7 @@ def _check_account(session: TrainingSession, state: Mapping[str, Any], path: Pat
 
 
 def export(engine: PrivacyEngine, path: Path, *, delta: float, allow_not_private: bool) -> None:
-    """Weights and their statement, nothing else: lazy debts paid, buffers that training changed left out."""
+    """Weights and their statement, nothing else: pending noise applied, buffers that training changed left out."""
     statement = engine.statement(delta)
     if not statement.private and not allow_not_private:
         raise ValueError(

@@ -47,7 +47,7 @@ class LazyNoise:
         }
 
     def attach(self) -> None:
-        """From here on the tables' parameters pay what is owed before anybody reads them."""
+        """From here on the tables' parameters apply their pending noise before anybody reads them."""
         for table in self._tables.values():
             lazy_parameter.attach(table)
 
@@ -61,7 +61,7 @@ class LazyNoise:
                 if lazy_parameter.is_shared(table.parameter):
                     raise RuntimeError(
                         f"table {name!r}: a tensor or array that shares its memory is still held (from "
-                        "state_dict(), .data, .detach() or .numpy()); it would show rows whose noise is owed. "
+                        "state_dict(), .data, .detach() or .numpy()); it would show rows whose noise is pending. "
                         "Keep a copy of it instead (.clone()), or use DPSGD()"
                     )
 
@@ -76,33 +76,33 @@ class LazyNoise:
             gradient = gradients.get(name) or _no_rows(self.tables[name].dim)
             table.step(self._groups[name].learning_rate(), std, gradient)
 
-    def pay(self, name: str, rows: NDArray[np.int64]) -> None:
+    def apply_pending_noise(self, name: str, rows: NDArray[np.int64]) -> None:
         """Bring distinct ``rows`` of a table up to date."""
-        self._tables[name].pay(rows)
+        self._tables[name].apply_pending_noise(rows)
 
     def flush(self) -> None:
-        """Pay every debt: before evaluation, state_dict, export, any release."""
+        """Apply all pending noise: before evaluation, state_dict, export, any release."""
         for table in self._tables.values():
             table.flush()
 
     @property
-    def owes(self) -> bool:
-        """May any row's noise still be owed?"""
-        return any(table.owes for table in self._tables.values())
+    def has_pending_noise(self) -> bool:
+        """May any row's noise still be pending?"""
+        return any(table.has_pending_noise for table in self._tables.values())
 
     @contextmanager
-    def unpaid(self) -> Iterator[None]:
-        """Read the tables as they stand, for a checkpoint that keeps their debts."""
+    def without_pending_noise(self) -> Iterator[None]:
+        """Read the tables as they stand, for a checkpoint that keeps their pending noise."""
         for table in self._tables.values():
-            table.shows_unpaid = True
+            table.shows_pending = True
         try:
             yield
         finally:
             for table in self._tables.values():
-                table.shows_unpaid = False
+                table.shows_pending = False
 
     def detach(self) -> None:
-        """Pay every debt and leave ordinary parameters behind."""
+        """Apply all pending noise and leave ordinary parameters behind."""
         self.flush()
         for table in self.tables.values():
             lazy_parameter.detach(table.parameter)

@@ -1,4 +1,4 @@
-"""A table's parameter while noise is owed on it: whoever reads it, reads rows with their noise."""
+"""A table's parameter while its rows have pending noise: whoever reads it, reads rows with their noise."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class LazyParameter(nn.Parameter):
             read = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, LazyParameter)]
             ids = _ids(func, args, kwargs) if len(read) == 1 else None
             for parameter in read:
-                _pay(parameter.lazy_table, ids)
+                _apply_pending_noise(parameter.lazy_table, ids)
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **kwargs)
 
@@ -82,7 +82,7 @@ class LazyParameter(nn.Parameter):
 
 
 def attach(table: LazyTable) -> None:
-    """Let a table's parameter pay for itself."""
+    """Let a table's parameter apply its own pending noise."""
     parameter = table.parameter
     if type(parameter) is not nn.Parameter:
         raise ValueError(
@@ -118,10 +118,10 @@ def _ids(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     return ids if isinstance(ids, Tensor) and not ids.is_floating_point() else None
 
 
-def _pay(table: LazyTable, ids: Tensor | None) -> None:
-    if table.shows_unpaid:
+def _apply_pending_noise(table: LazyTable, ids: Tensor | None) -> None:
+    if table.shows_pending:
         return
     if ids is None:
         table.flush()
     else:
-        table.pay_ids(ids)
+        table.apply_pending_noise_to_ids(ids)

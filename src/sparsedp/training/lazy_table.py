@@ -28,14 +28,14 @@ class LazyTable:
     """A table whose rows lie on a public lattice and get the noise of the steps that missed them at once.
 
     A step moves the rows that it touches by ``-lr`` times their released gradient, noise included; every
-    other row owes Gaussian noise of variance ``(lr std)^2``. After T steps a row owes one Gaussian of the
+    other row has pending Gaussian noise of variance ``(lr std)^2``. After T steps a row lacks one Gaussian of the
     summed variance, which it is paid before anybody reads it. No weight ever holds data without noise.
 
     **Floats.** A row that was touched T times was rounded T times, one that was paid once; weights of
     touched rows also show the lattice of the released gradient, those of paid rows would not. To make both
     look alike every write is rounded, at random and without bias, to a public lattice whose cell is a power
     of two near ``lr std / 128``: ``floor(value / cell + U)``, U uniform. T roundings add the variance
-    ``T cell^2 / 6`` and so a debt of T steps is ``sum (lr std)^2 + (T - 1) cell^2 / 6``.
+    ``T cell^2 / 6`` and so what is pending after T steps is ``sum (lr std)^2 + (T - 1) cell^2 / 6``.
 
     What remains: two rounding laws of the same mean and variance, which differ first in their fourth
     cumulants, by ``(T - 1) cell^4 / 60``: a Kullback-Leibler divergence of ``4e-7 s^-8`` for noise of s cells
@@ -54,27 +54,27 @@ class LazyTable:
     def __init__(self, name: str, parameter: nn.Parameter, stream: Stream) -> None:
         self.name = name
         self.parameter = parameter
-        self.shows_unpaid = False
+        self.shows_pending = False
         """True while a checkpoint reads the table as it stands."""
         self._stream = stream
         self._begun = False
         self._warned = False
         self._cell: float | None = None
         self._largest: float | None = None
-        self._paid = torch.zeros(parameter.shape[0], dtype=torch.int32)
+        self._applied = torch.zeros(parameter.shape[0], dtype=torch.int32)
         """The step up to which each row has its noise, counted since the last flush."""
         self._variance = array("d", [0.0])
-        """After each step the sum of what a row that missed all of them owes."""
+        """After each step the sum of what is pending on a row that missed all of them."""
 
     @property
-    def owes(self) -> bool:
-        """May any row's noise still be owed?"""
+    def has_pending_noise(self) -> bool:
+        """May any row's noise still be pending?"""
         return len(self._variance) > 1
 
     def step(self, lr: float, std: float, gradient: RowGradient) -> None:
-        """Move the rows of ``gradient``, which has noise of ``std`` in it; every other row owes as much.
+        """Move the rows of ``gradient``, which has noise of ``std`` in it; as much is pending on every other row.
 
-        Interrupted anywhere, rows have more noise than they should, never less: the debt is written down
+        Interrupted anywhere, rows have more noise than they should, never less: what is pending is written down
         first, and a row is marked as paid last.
         """
         rows = gradient.ids.numpy()
@@ -83,47 +83,47 @@ class LazyTable:
             self._largest = None
             _add(self.parameter, rows, change)
         elif lr > 0.0 and self._finds_a_lattice(lr * std):
-            self.pay(rows)
+            self.apply_pending_noise(rows)
             assert self._cell is not None
             self._variance.append(self._variance[-1] + (lr * std) ** 2 + self._cell**2 / 6)
             self._write(rows, change)
 
-    def pay(self, rows: I64) -> None:
+    def apply_pending_noise(self, rows: I64) -> None:
         """Bring distinct ``rows`` up to date."""
-        if not self.owes:
+        if not self.has_pending_noise:
             return
-        history, paid = np.frombuffer(self._variance), self._paid.numpy()
-        late = rows[paid[rows] < history.size - 1]
+        history, applied = np.frombuffer(self._variance), self._applied.numpy()
+        late = rows[applied[rows] < history.size - 1]
         if not late.size:
             return
         assert self._cell is not None
-        # Writing rounds once more, which is the last of the roundings that are owed.
-        std = np.sqrt(history[-1] - history[paid[late]] - self._cell**2 / 6)
+        # Writing rounds once more, which is the last of the pending roundings.
+        std = np.sqrt(history[-1] - history[applied[late]] - self._cell**2 / 6)
         noise = self._stream.normal((late.size, self.parameter.shape[1]))
         noise *= std[:, None]
         self._write(late, noise)
 
-    def pay_ids(self, ids: Tensor) -> None:
+    def apply_pending_noise_to_ids(self, ids: Tensor) -> None:
         """Bring the rows of ``ids`` up to date, which somebody is about to read."""
-        if self.owes:
-            self.pay(np.unique(ids.detach().cpu().numpy()))
+        if self.has_pending_noise:
+            self.apply_pending_noise(np.unique(ids.detach().cpu().numpy()))
 
     def flush(self) -> None:
         """Pay every row."""
-        if self.owes:
+        if self.has_pending_noise:
             rows, dim = self.parameter.shape
             chunk = max(1, FLUSH_COORDINATES // dim)
             for start in range(0, rows, chunk):
-                self.pay(np.arange(start, min(start + chunk, rows)))
+                self.apply_pending_noise(np.arange(start, min(start + chunk, rows)))
             # All rows are at the same step: the history before it will not be asked for again.
             self._variance = array("d", [0.0])
-            self._paid.zero_()
+            self._applied.zero_()
         self._cell = self._largest = None
 
     def state_dict(self) -> dict[str, Any]:
-        """The debts, as tensors and plain values."""
+        """What is pending, as tensors and plain values."""
         return {
-            "paid": self._paid,
+            "applied": self._applied,
             "variance": list(self._variance),
             "cell": self._cell,
             "begun": self._begun,
@@ -131,7 +131,7 @@ class LazyTable:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The reverse."""
-        self._paid.copy_(state["paid"])
+        self._applied.copy_(state["applied"])
         self._variance = array("d", state["variance"])
         self._cell, self._begun = state["cell"], state["begun"]
         self._largest = None
@@ -168,7 +168,7 @@ class LazyTable:
         words = self._stream.uint64((change.size + 1) // 2).view(np.uint32)[: change.size]
         most = _exact_integers(self.parameter.dtype)
         _add(self.parameter, rows, change, (words.reshape(change.shape), self._cell, most))
-        self._paid.numpy()[rows] = len(self._variance) - 1
+        self._applied.numpy()[rows] = len(self._variance) - 1
 
 
 def cell_for(noise: float, largest: float, dtype: torch.dtype) -> float | None:

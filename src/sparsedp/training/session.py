@@ -98,9 +98,9 @@ class TrainingSession:
         """The model's tables."""
         return [TableShape(t.name, t.rows, t.dim) for t in self.capture.tables.values()]
 
-    def unpaid(self) -> AbstractContextManager[None]:
-        """Read parameters with their debts unpaid, for a checkpoint that keeps them."""
-        return nullcontext() if self.lazy is None else self.lazy.unpaid()
+    def without_pending_noise(self) -> AbstractContextManager[None]:
+        """Read parameters without their pending noise, for a checkpoint that keeps both apart."""
+        return nullcontext() if self.lazy is None else self.lazy.without_pending_noise()
 
     def end(self) -> None:
         """Give the module back as it was, lazy noise paid; no step can follow."""
@@ -138,7 +138,7 @@ class TrainingSession:
                         self.shapes,
                         lambda loader, norm: count_rows(self.module, self.capture, loader, norm, self.space),
                         self._source.selection,
-                        self._pay_once,
+                        self._charge_once,
                     )
                 )
 
@@ -149,7 +149,7 @@ class TrainingSession:
             assert self._rule is not None
             self.loader.whole_batches = self._rule.looks_at == "ids"
 
-    def _pay_once(self) -> None:
+    def _charge_once(self) -> None:
         if self._ledger is not None:
             for event in self.selection.one_off_events():
                 self._ledger.spend(event, cap=self._cap)

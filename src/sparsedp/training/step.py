@@ -41,7 +41,7 @@ class PrivateStep:
     gradients moves by at most ``rule.sensitivity`` when an example comes or goes, and every coordinate of it
     gets Gaussian noise of ``rule.gradient_noise_multiplier`` times that. Sums are taken in float64, rounded to a public
     lattice, and the noise is an integer number of lattice cells, added last (``release_on_lattice``); what
-    is divided by the public ``rule.expected_batch_size`` is the noised sum. ``pay`` is called once, before anything private
+    is divided by the public ``rule.expected_batch_size`` is the noised sum. ``charge`` is called once, before anything private
     meets noise.
 
     A rule that looks at no gradients lets each piece be summed and forgotten as it comes. Otherwise the
@@ -54,15 +54,15 @@ class PrivateStep:
         rule: Rule,
         dense: Mapping[str, Tensor],
         source: NoiseSource,
-        pay: Callable[[], None],
+        charge: Callable[[], None],
         *,
         lazy: bool = False,
     ) -> None:
         self._rule = rule
         self._dense = dense
         self._source = source
-        self._charge = pay
-        self._is_paid = False
+        self._charge = charge
+        self._is_charged = False
         self._lazy = lazy
         self._kept: list[Captured] = []
         self._sums: StepSums | None = None
@@ -83,7 +83,7 @@ class PrivateStep:
 
     def select_by_ids(self, batch: Batch) -> None:
         """GradRows 5 to 8: choose the rows by what the whole batch reads, before its gradients are known."""
-        self._pay()
+        self._charge_once()
         self._use(self._rule.select(batch, self._source.selection))
 
     def add(self, piece: Captured) -> None:
@@ -95,7 +95,7 @@ class PrivateStep:
 
     def release(self) -> StepGradient:
         """GradRows 9 to 11 for what is left, and the noise."""
-        self._pay()
+        self._charge_once()
         if self._sums is None:
             batch = LogicalBatch(self._kept, self._rule.space)
             self._use(self._rule.select(ScoredBatch(batch, self._rule), self._source.selection))
@@ -104,10 +104,10 @@ class PrivateStep:
         assert self._sums is not None
         return self._sums.release(self._source)
 
-    def _pay(self) -> None:
-        if not self._is_paid:
+    def _charge_once(self) -> None:
+        if not self._is_charged:
             self._charge()
-            self._is_paid = True
+            self._is_charged = True
 
     def _use(self, selected: Selected) -> None:
         self._selected = selected
