@@ -21,6 +21,7 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/check_structure.py
 
 format: $(READY)
 	$(BIN)/ruff format .

@@ -221,7 +221,7 @@ class Ledger:
         step_reserver = StepReserver(
             key,
             lambda wanted: self._enter("reserve", event, key, wanted, cap),
-            lambda taken, unused: self._settle(event, taken, unused),
+            lambda taken, unused: self._return_unused(event, taken, unused),
             reserve=None if reserve is None else check_count("reserve", reserve),
             planned=0 if cap is None else cap.planned_steps,
         )
@@ -340,7 +340,7 @@ class Ledger:
         records.append({**entry, "writer": self._writer, "event": number})
         self._file.append(descriptor, records)
 
-    def _settle(self, event: DpEvent, taken: int, unused: int) -> None:
+    def _return_unused(self, event: DpEvent, taken: int, unused: int) -> None:
         with self._mutex, self._file.locked(write=True) as descriptor:
             self._read_new(descriptor)
             self._append(descriptor, event, {"kind": "settle", "taken": taken, "unused": unused})

@@ -29,18 +29,18 @@ class StepReserver:
         self,
         key: str,
         enter: Callable[[int], tuple[int, float]],
-        settle: Callable[[int, int], None],
+        return_unused: Callable[[int, int], None],
         *,
         reserve: int | None,
         planned: int = 0,
     ) -> None:
-        # enter(wanted) reserves steps: how many were granted, and the seconds to disk. settle(taken, unused).
+        # enter(wanted) reserves steps: how many were granted, and the seconds to disk. return_unused(taken, unused).
         self.key = key
         self.taken = 0
         self._unused = 0
         self._settled = 0  # of the steps taken, those that are final in the ledger
         self._enter = enter
-        self._settle = settle
+        self._return_unused = return_unused
         self._reserve = reserve
         self._planned = planned
         self._batch = reserve or self._within_limits(1)
@@ -91,7 +91,7 @@ class StepReserver:
         unused, self._unused = self._unused, 0
         taken, self._settled = self.taken - self._settled, self.taken
         if taken or unused:
-            self._settle(taken, unused)
+            self._return_unused(taken, unused)
 
     def _reserve_more(self) -> None:
         asked, before = time.monotonic(), self._last_reserved

@@ -106,7 +106,7 @@ def _delta_one_way(pairs: Pairs, reverse: bool, epsilon: float) -> float:
         allowed = max(precision / decay, 1e-9)
         grids = outline.grids(epsilon=epsilon, saddle=saddle, decay=decay, tolerance=allowed)
         direction = OneSidedPld.towards(outline, grids, epsilon=epsilon, log_delta=log_delta, saddle=saddle)
-        found, loss, _ = _settle(direction, _log_delta_at(epsilon, log_delta), precision, _LEAST)
+        found, loss, _ = _refine(direction, _log_delta_at(epsilon, log_delta), precision, _LEAST)
         best = min(best, found)
         prepared = abs(found - log_delta) < 1
         if best <= _LEAST or (prepared and precision == _RELATIVE):
@@ -144,7 +144,7 @@ def _epsilon_one_way(pairs: Pairs, reverse: bool, delta: float, slack: float, en
         direction = OneSidedPld.towards(
             outline, grids, epsilon=near, log_delta=math.log(delta), saddle=saddle
         )
-        found, loss, settled = _settle(
+        found, loss, settled = _refine(
             direction, lambda loss, noise: loss.epsilon_at(delta * (1 - ROUNDING - noise)), wanted, enough
         )
         if found > answer.epsilon + wanted:  # the coarser bound stands: the finer drowned in rounding
@@ -157,7 +157,7 @@ def _epsilon_one_way(pairs: Pairs, reverse: bool, delta: float, slack: float, en
     return answer
 
 
-def _settle(
+def _refine(
     direction: OneSidedPld, read: Callable[[TiltedLoss, float], float], tolerance: float, enough: float
 ) -> tuple[float, TiltedLoss, bool]:
     """Halve the grids until what is read off moves by no more than the tolerance allows, or is `enough`.

@@ -1,0 +1,136 @@
+"""Checks that `make lint` runs: the tests mirror the source, and no retired name is left in it.
+
+python scripts/check_structure.py
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SOURCE, TESTS = ROOT / "src" / "sparsedp", ROOT / "tests"
+
+TESTED_ELSEWHERE = {
+    "accounting/budget.py": "accounting/ledger/test_ledger.py",
+    "accounting/ledger/format.py": "accounting/ledger/test_file.py",
+    "cli/app.py": "cli/test_errors.py",
+    "cli/scripts.py": "cli/test_bench.py",
+    "clipping/errors.py": "clipping/test_hooks.py",
+    "core/arrays.py": "rows/test_segments.py",
+    "planning/comparison.py": "planning/test_planner.py",
+    "planning/selection_plan.py": "planning/test_planner.py",
+    "report/figures_static.py": "report/test_figures.py",
+    "report/figures_tables.py": "report/test_figures.py",
+    "training/optimizer.py": "training/test_step.py",
+    "training/session.py": "training/test_engine.py",
+}
+"""Source files without a test file of their own, and where they are tested."""
+
+ACROSS = {
+    "clipping/test_hugging_face.py",
+    "convex/test_sgo_studies.py",
+    "examples/test_examples.py",
+    "mechanisms/test_corrections.py",
+    "mechanisms/test_scales.py",
+    "randomness/test_float_attacks.py",
+    "test_seeded_results.py",
+    "training/test_memory.py",
+    "training/test_scales.py",
+}
+"""Test files about several source files at once."""
+
+RETIRED = frozenset(
+    [
+        "Occurrences",
+        "Readings",
+        "Wanted",
+        "stilled",
+        "Terms",
+        "settle",
+        "rows_owe",
+        "owes",
+        "pay",
+        "Tally",
+        "Job",
+        "Watcher",
+        "Refusal",
+        "UnsupportedModule",
+        "DOUBT",
+        "Book",
+        "Stepper",
+        "Allowance",
+        "torn",
+        "Direction",
+        "Outline",
+        "Pace",
+        "Everywhere",
+        "TableSpec",
+        "RowCounts",
+        "Floats",
+        "Ints",
+        "divide",
+        "firsts",
+    ]
+)
+"""Names that were replaced: a name here has one word, and these are not it."""
+
+
+def main() -> int:
+    """Print every fault; 1 if there is one."""
+    faults = [*missing_tests(), *stray_tests(), *retired_names()]
+    for fault in faults:
+        print(fault)
+    return bool(faults)
+
+
+def missing_tests() -> Iterator[str]:
+    """Source files without tests."""
+    for path in sorted(SOURCE.rglob("*.py")):
+        own = path.relative_to(SOURCE)
+        test = TESTED_ELSEWHERE.get(own.as_posix(), own.with_name(f"test_{own.name}").as_posix())
+        if path.name != "__init__.py" and not (TESTS / test).exists():
+            yield f"src/sparsedp/{own} has no tests/{test}"
+        if own.as_posix() in TESTED_ELSEWHERE and (TESTS / own.with_name(f"test_{own.name}")).exists():
+            yield f"src/sparsedp/{own} has tests of its own: take it off TESTED_ELSEWHERE"
+    for own in TESTED_ELSEWHERE:
+        if not (SOURCE / own).exists():
+            yield f"TESTED_ELSEWHERE names {own}, which does not exist"
+
+
+def stray_tests() -> Iterator[str]:
+    """Test files that mirror no source file: ``test_step_audit.py`` mirrors ``step.py``."""
+    for path in sorted(TESTS.rglob("test_*.py")):
+        own = path.relative_to(TESTS)
+        if own.as_posix() in ACROSS:
+            continue
+        words = path.stem.removeprefix("test_").split("_")
+        names = ["_".join(words[:count]) for count in range(len(words), 0, -1)]
+        if not any((SOURCE / own.parent / f"{name}.py").exists() for name in names):
+            yield f"tests/{own} mirrors no source file"
+
+
+def retired_names() -> Iterator[str]:
+    """Identifiers of the source that were replaced by better words."""
+    for path in sorted(SOURCE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            for name in _names(node):
+                if name.lstrip("_") in RETIRED:
+                    yield f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}: the name {name!r} was retired"
+
+
+def _names(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.alias):
+        yield node.name
+    elif isinstance(node, ast.Name):
+        yield node.id
+    elif isinstance(node, ast.arg):
+        yield node.arg
+    elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+        yield node.attr
+
+
+if __name__ == "__main__":
+    sys.exit(main())
