@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from typing import Any
 
 import pytest
@@ -25,12 +26,18 @@ def test_unknown_names_are_refused_before_anything_runs(monkeypatch: pytest.Monk
     )
 
 
-def test_each_runs_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("code", [0, 2])
+def test_each_runs_in_a_process_of_its_own(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[list[str]] = []
-    monkeypatch.setattr(bench.subprocess, "run", lambda command, check: started.append(command))
-    assert invoke("bench", "memory", "step-rows", "--json").exit_code == 0
-    assert [command[1].rsplit("/", 1)[1] for command in started] == ["memory.py", "step_rows.py"]
-    assert all(command[2:] == ["--json"] for command in started)
+
+    def run(command: list[str]) -> subprocess.CompletedProcess[str]:
+        started.append(command)
+        return subprocess.CompletedProcess(command, code)
+
+    monkeypatch.setattr(bench.subprocess, "run", run)
+    assert invoke("bench", "memory", "step-rows", "--json").exit_code == code
+    assert [command[3].rsplit("/", 1)[1] for command in started] == ["memory.py", "step_rows.py"]
+    assert all(command[4:] == ["--json"] for command in started)
 
 
 def test_a_copy_without_the_scripts_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
