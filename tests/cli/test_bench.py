@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -43,3 +44,20 @@ def test_each_runs_in_a_process_of_its_own(code: int, monkeypatch: pytest.Monkey
 def test_a_copy_without_the_scripts_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setattr(scripts, "PACKAGE", tmp_path / "lib" / "src" / "sparsedp")
     assert_refused(invoke("bench", "--list"), "benchmarks are not installed")
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_the_step_is_timed_without_opacus(
+    installed: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = scripts.load("benchmarks", "pctr-step")
+    monkeypatch.setattr(script, "interleaved", lambda cases, **_: dict.fromkeys(cases, 2.0))
+    for case in ("batches", "plain", "private", *(["opacus_ghost"] if installed else [])):
+        monkeypatch.setattr(script, case, lambda *_: None)
+    if not installed:
+        monkeypatch.setitem(sys.modules, "opacus", None)
+    rows = script.run()
+    assert ("Opacus ghost" in [row["case"] for row in rows]) == installed
+    assert all(("Opacus ghost over it" in row) == installed for row in rows)
+    line = "without Opacus: opacus is not installed: run pip install 'sparsedp[bench]'\n"
+    assert capsys.readouterr().err == ("" if installed else line)
