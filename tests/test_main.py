@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 
 import pytest
 
@@ -12,10 +13,12 @@ from sparsedp.__main__ import main
 
 def test_the_command_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", ["sparsedp", "--version"])
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)  # main sets its own
     with pytest.raises(SystemExit) as ended:
         main()
     assert not ended.value.code
     assert capsys.readouterr().out == f"sparsedp {__version__}\n"
+    assert warnings.formatwarning("no curves", UserWarning, "file.py", 3) == "warning: no curves\n"
 
 
 def test_without_its_extra_it_says_what_to_install(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 
 from sparsedp.core.extras import missing_extra
 
@@ -17,6 +18,7 @@ def main() -> None:
             raise
         print(f"sparsedp: {missing}", file=sys.stderr)
         sys.exit(2)
+    warnings.formatwarning = lambda message, *_args, **_kwargs: f"warning: {message}\n"  # one line, no source
     run()
 
 
