@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -25,14 +27,37 @@ def test_unknown_names_are_refused_before_anything_runs(monkeypatch: pytest.Monk
     )
 
 
-def test_each_runs_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("code", [0, 2])
+def test_each_runs_in_a_process_of_its_own(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[list[str]] = []
-    monkeypatch.setattr(bench.subprocess, "run", lambda command, check: started.append(command))
-    assert invoke("bench", "memory", "step-rows", "--json").exit_code == 0
-    assert [command[1].rsplit("/", 1)[1] for command in started] == ["memory.py", "step_rows.py"]
-    assert all(command[2:] == ["--json"] for command in started)
+
+    def run(command: list[str]) -> subprocess.CompletedProcess[str]:
+        started.append(command)
+        return subprocess.CompletedProcess(command, code)
+
+    monkeypatch.setattr(bench.subprocess, "run", run)
+    assert invoke("bench", "memory", "step-rows", "--json").exit_code == code
+    assert [command[3].rsplit("/", 1)[1] for command in started] == ["memory.py", "step_rows.py"]
+    assert all(command[4:] == ["--json"] for command in started)
 
 
 def test_a_copy_without_the_scripts_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setattr(scripts, "PACKAGE", tmp_path / "lib" / "src" / "sparsedp")
     assert_refused(invoke("bench", "--list"), "benchmarks are not installed")
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_the_step_is_timed_without_opacus(
+    installed: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = scripts.load("benchmarks", "pctr-step")
+    monkeypatch.setattr(script, "interleaved", lambda cases, **_: dict.fromkeys(cases, 2.0))
+    for case in ("batches", "plain", "private", *(["opacus_ghost"] if installed else [])):
+        monkeypatch.setattr(script, case, lambda *_: None)
+    if not installed:
+        monkeypatch.setitem(sys.modules, "opacus", None)
+    rows = script.run()
+    assert ("Opacus ghost" in [row["case"] for row in rows]) == installed
+    assert all(("Opacus ghost over it" in row) == installed for row in rows)
+    line = "without Opacus: opacus is not installed: run pip install 'sparsedp[bench]'\n"
+    assert capsys.readouterr().err == ("" if installed else line)

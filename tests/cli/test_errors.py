@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from sparsedp.accounting import BudgetExceeded
 from sparsedp.cli.errors import refuse_bad_input
+from sparsedp.core.extras import MissingExtra
 from sparsedp.runs import RunFolder
 
 COMMANDS = [
@@ -42,6 +43,8 @@ def test_every_command_explains_itself(command: list[str]) -> None:
         (FileNotFoundError(errno.ENOENT, "No such file", "data"), "No such file: 'data'\n"),
         (BudgetExceeded("step 5 would pass the budget"), "sparsedp: step 5 would pass the budget\n"),
         (ValueError(), "sparsedp: ValueError\n"),
+        (MissingExtra("polars"), "sparsedp: polars is not installed: run pip install 'sparsedp[data]'\n"),
+        (ModuleNotFoundError(name="polars"), "run pip install 'sparsedp[data]'\n"),
     ],
 )
 def test_errors_a_person_can_act_on_are_one_line(error: Exception, line: str) -> None:
@@ -59,15 +62,16 @@ def test_errors_a_person_can_act_on_are_one_line(error: Exception, line: str) ->
     assert result.stderr.count("\n") == 1
 
 
-def test_a_mistake_of_ours_is_not_hidden() -> None:
+@pytest.mark.parametrize("error", [KeyError("a bug"), ModuleNotFoundError(name="sparsedp.nothing")])
+def test_a_mistake_of_ours_is_not_hidden(error: Exception) -> None:
     app = typer.Typer()
 
     @app.command()
     @refuse_bad_input
     def command() -> None:
-        raise KeyError("a bug")
+        raise error
 
-    assert isinstance(CliRunner().invoke(app, []).exception, KeyError)
+    assert CliRunner().invoke(app, []).exception is error
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sparsedp.data import ClickData
 from sparsedp.runs import RunFolder, evaluate, train
-from sparsedp.runs.evaluation import evaluate_run
+from sparsedp.runs.evaluation import area_under_curve, evaluate_run, mean_log_loss
 from sparsedp.runs.sources import open_data, split
 
 
@@ -35,6 +35,15 @@ def test_figures_are_those_of_the_predictions() -> None:
     assert found.rows == 500
     assert found.auc == pytest.approx(roc_auc_score(data.label, predicted))
     assert found.log_loss == pytest.approx(log_loss(data.label, predicted), rel=1e-5)
+
+
+@pytest.mark.parametrize("decimals", [0, 1, 12])
+def test_figures_are_scikit_learns_with_and_without_ties(decimals: int) -> None:
+    generator = np.random.default_rng(decimals)
+    predicted = np.round(generator.random(1000), decimals)
+    clicked = generator.random(1000) < predicted / 2 + 0.1
+    assert area_under_curve(clicked, predicted) == pytest.approx(roc_auc_score(clicked, predicted), rel=1e-12)
+    assert mean_log_loss(clicked, predicted) == pytest.approx(log_loss(clicked, predicted), rel=1e-12)
 
 
 def test_a_model_that_diverged_knows_nothing() -> None:

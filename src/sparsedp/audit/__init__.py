@@ -5,17 +5,18 @@ Names are loaded when first used: the distinguishing audit needs no torch, the c
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from sparsedp.core.extras import lazy_names
 
 _HOME = {
-    "AuditResult": "sparsedp.audit.distinguishing",
-    "EANA": "sparsedp.audit.eana",
-    "audit": "sparsedp.audit.distinguishing",
-    "epsilon_lower_bound": "sparsedp.audit.distinguishing",
-    "exact_epsilon": "sparsedp.audit.distinguishing",
-    "hockey_stick": "sparsedp.audit.distinguishing",
-    "repeated": "sparsedp.audit.distinguishing",
+    "AuditResult": "distinguishing",
+    "EANA": "eana",
+    "audit": "distinguishing",
+    "epsilon_lower_bound": "distinguishing",
+    "exact_epsilon": "distinguishing",
+    "hockey_stick": "distinguishing",
+    "repeated": "distinguishing",
 }
 
 __all__ = [
@@ -39,8 +40,4 @@ if TYPE_CHECKING:
     )
     from sparsedp.audit.eana import EANA
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'sparsedp.audit' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOME[name]), name)
+__getattr__ = lazy_names(__name__, _HOME)

@@ -28,6 +28,10 @@ def bench(
     for name in wanted:
         if name not in known:
             raise ValueError(f"{name!r} is not one of the benchmarks: {', '.join(known)}")
+    failed = 0
     for name in wanted:
         path = scripts.folder("benchmarks") / f"{name.replace('-', '_')}.py"
-        subprocess.run([sys.executable, str(path), *(["--json"] if as_json else [])], check=True)
+        command = [sys.executable, "-m", "sparsedp.cli.run_script", str(path)]
+        failed = subprocess.run([*command, *(["--json"] if as_json else [])]).returncode or failed
+    if failed:
+        raise typer.Exit(failed)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import NoReturn, ParamSpec, TypeVar
 
 import typer
+
+from sparsedp.core.extras import missing_extra
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -23,11 +25,21 @@ def refuse_bad_input(command: Callable[P, R]) -> Callable[P, R]:
         try:
             return command(*args, **kwargs)
         except (ValueError, OSError, BudgetExceeded) as error:
-            line = " ".join(str(error).split()) or type(error).__name__
-            typer.echo(f"sparsedp: {line}", err=True)
-            raise typer.Exit(2) from error
+            refuse(error)
+        except ModuleNotFoundError as error:
+            missing = missing_extra(error)
+            if missing is None:
+                raise
+            refuse(missing)
 
     return guarded
+
+
+def refuse(error: Exception) -> NoReturn:
+    """End the command with the error's message on one line and exit code 2."""
+    line = " ".join(str(error).split()) or type(error).__name__
+    typer.echo(f"sparsedp: {line}", err=True)
+    raise typer.Exit(2) from error
 
 
 def refuse_special_file(name: str, path: Path) -> None:

@@ -5,8 +5,9 @@ The public names are loaded when first used, so that preparing with hashes start
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from sparsedp.core.extras import lazy_names
 
 _HOME = {
     "Batch": "batch",
@@ -85,8 +86,4 @@ if TYPE_CHECKING:
     from sparsedp.data.table import Columns, Table
     from sparsedp.data.vocabulary import Vocabulary, learn_privately, learn_public
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'sparsedp.data' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"sparsedp.data.{_HOME[name]}"), name)
+__getattr__ = lazy_names(__name__, _HOME)

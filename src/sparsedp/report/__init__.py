@@ -1,5 +1,19 @@
 """Figures and the HTML report."""
 
-from sparsedp.report.run_report import FinishedRun, write_report
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sparsedp.core.extras import lazy_names
+
+_HOME = {
+    "FinishedRun": "run_report",
+    "write_report": "run_report",
+}
 
 __all__ = ["FinishedRun", "write_report"]
+
+if TYPE_CHECKING:
+    from sparsedp.report.run_report import FinishedRun, write_report
+
+__getattr__ = lazy_names(__name__, _HOME)

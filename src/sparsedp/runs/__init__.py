@@ -1,11 +1,23 @@
 """Runs on click data: a config in, a folder with weights, metrics and privacy statement out."""
 
-from sparsedp.runs.config import ALGORITHMS, RunConfig
-from sparsedp.runs.evaluation import Evaluation, evaluate
-from sparsedp.runs.folder import RunFolder
-from sparsedp.runs.resuming import resume
-from sparsedp.runs.streaming import StreamResult, stream
-from sparsedp.runs.training import Result, train
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sparsedp.core.extras import lazy_names
+
+_HOME = {
+    "ALGORITHMS": "config",
+    "Evaluation": "evaluation",
+    "Result": "training",
+    "RunConfig": "config",
+    "RunFolder": "folder",
+    "StreamResult": "streaming",
+    "evaluate": "evaluation",
+    "resume": "resuming",
+    "stream": "streaming",
+    "train": "training",
+}
 
 __all__ = [
     "ALGORITHMS",
@@ -19,3 +31,13 @@ __all__ = [
     "stream",
     "train",
 ]
+
+if TYPE_CHECKING:
+    from sparsedp.runs.config import ALGORITHMS, RunConfig
+    from sparsedp.runs.evaluation import Evaluation, evaluate
+    from sparsedp.runs.folder import RunFolder
+    from sparsedp.runs.resuming import resume
+    from sparsedp.runs.streaming import StreamResult, stream
+    from sparsedp.runs.training import Result, train
+
+__getattr__ = lazy_names(__name__, _HOME)

@@ -16,6 +16,7 @@ from sparsedp.accounting import BudgetExceeded
 from sparsedp.data import ClickData
 from sparsedp.runs.checkpoints import CheckpointSchedule
 from sparsedp.runs.config import RunConfig
+from sparsedp.runs.curves import Curves, curves
 from sparsedp.runs.evaluation import Evaluation, evaluate
 from sparsedp.runs.folder import RunFolder
 from sparsedp.runs.run_stats import RunStats
@@ -118,13 +119,11 @@ def _loop(
     on_progress: OnProgress | None,
 ) -> Evaluation:
     """Train to the end, with evaluations and checkpoints on the way; gives the last evaluation."""
-    from torch.utils.tensorboard import SummaryWriter
-
     checkpoints = CheckpointSchedule(
         config.checkpoint_every, lambda: trainer.save(folder.checkpoint, run_stats)
     )
     found = None
-    with SummaryWriter(str(folder.tensorboard)) as board:
+    with curves(folder.tensorboard) as board:
         for done in take_steps(model, trainer, run_stats, on_progress):
             found = None
             if config.evaluate_every and done % config.evaluate_every == 0 and done < trainer.total_steps:
@@ -189,7 +188,9 @@ def _progress(trainer: Trainer, run_stats: RunStats) -> Progress:
     )
 
 
-def _record(folder: RunFolder, board: Any, trainer: Trainer, run_stats: RunStats, found: Evaluation) -> None:
+def _record(
+    folder: RunFolder, board: Curves, trainer: Trainer, run_stats: RunStats, found: Evaluation
+) -> None:
     step = trainer.steps_taken
     record = {
         "step": step,

@@ -1,4 +1,5 @@
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from sparsedp.convex.mean import sparse_mean as mean_module
 from sparsedp.convex.mean.measurement import GaussianMeasurement
 from sparsedp.convex.mean.projection import mean_noise, project
 from sparsedp.convex.mean.recovery import few_enough, measurement_count
+from sparsedp.core.extras import MissingExtra
 from sparsedp.randomness import NoiseSource
 
 METHODS = ("auto", "projection", "recovery", "gaussian")
@@ -306,3 +308,14 @@ def test_a_measured_row_moves_the_mean_by_no_more_than_its_bound():
     means = [recovery_mean.measured_mean(sparse.csr_array(x), measurement, bound) for x in (rows, -rows)]
     moved = np.linalg.norm(means[0] - means[1])
     assert 0.999 * 2 * bound / n < moved <= 2 * bound / n
+
+
+def test_recovery_without_its_solver_is_refused_before_any_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("privacy was spent")
+
+    monkeypatch.setitem(sys.modules, "spgl1", None)
+    monkeypatch.setattr("sparsedp.convex.noise.GaussianNoise.add", never)
+    rows = np.zeros((4, 100_000))
+    with pytest.raises(MissingExtra, match=r"sparsedp\[convex\]"):
+        private_sparse_mean(rows, epsilon=1.0, delta=1e-6, l2_bound=1.0, sparsity=2, method="recovery")

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 from scipy.special import gammaincc
-from spgl1 import spg_bpdn
 
 from sparsedp.convex.clip import Rows, clip_rows, cut_for_sums
 from sparsedp.convex.mean.measurement import Measurement
@@ -76,6 +75,8 @@ def recover(measurement: Measurement, noisy: F64, *, radius: float, l2_bound: fl
     Minimises ||z||_1 subject to ||A z - noisy|| <= radius (SPGL1). How well the solver does is a matter of
     utility alone.
     """
+    from spgl1 import spg_bpdn
+
     if float(np.linalg.norm(noisy)) <= radius:
         return np.zeros(measurement.d)
     z, *_ = spg_bpdn(measurement.operator(), noisy, radius, iter_lim=_ITERATIONS, opt_tol=1e-3)

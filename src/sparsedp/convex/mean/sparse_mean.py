@@ -33,6 +33,7 @@ from sparsedp.convex.mean.recovery import (
 from sparsedp.convex.neighbours import check_pure_or_delta
 from sparsedp.convex.noise import Noise
 from sparsedp.core.arrays import F64
+from sparsedp.core.extras import require
 from sparsedp.core.validation import check_count, check_delta, check_epsilon
 from sparsedp.randomness import NoiseSource
 
@@ -190,6 +191,7 @@ def _recovery(rows: sparse.csr_array, p: _Problem, source: NoiseSource) -> _Answ
     m = measurement_count(p.n, p.d, p.sparsity, p.epsilon, p.delta)
     if not few_enough(m, p.d):
         return _gaussian(rows, p, source)
+    require("spgl1")  # before privacy is spent
     measurement = random_measurement(m, p.d, source.sampling)
     measured = measured_mean(rows, measurement, measurement_bound(m, p.l2_bound))
     noise = recovery_noise(p.n, m, epsilon=p.epsilon, delta=p.delta, l2_bound=p.l2_bound)
