@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE, TESTS = ROOT / "src" / "sparsedp", ROOT / "tests"
 
 TESTED_ELSEWHERE = {
+    "__main__.py": "test_main.py",
     "accounting/budget.py": "accounting/ledger/test_ledger.py",
     "accounting/ledger/format.py": "accounting/ledger/test_file.py",
     "cli/app.py": "cli/test_errors.py",
@@ -36,6 +37,8 @@ ACROSS = {
     "mechanisms/test_corrections.py",
     "mechanisms/test_scales.py",
     "randomness/test_float_attacks.py",
+    "test_installation.py",
+    "test_main.py",
     "test_seeded_results.py",
     "training/test_memory.py",
     "training/test_scales.py",
