@@ -76,6 +76,14 @@ def test_dropout_between_layers():
     assert torch.equal(layer(x)[0], layer(x)[0])
 
 
+def test_a_layer_that_does_not_train_drops_nothing_in_a_model_that_does():
+    model = nn.ModuleList([nn.LSTM(IN, 40, num_layers=2, dropout=0.5, batch_first=True)])
+    Capture(model, loss_reduction="sum")
+    model[0].eval()
+    x = torch.randn(50, T, IN)
+    assert torch.equal(model[0](x)[0], model[0](x)[0])
+
+
 def test_refused():
     with pytest.raises(UnsupportedModule, match="batch_first=True"):
         Capture(nn.Sequential(nn.LSTM(IN, H)), loss_reduction="mean")
