@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 import torch
 
 from sparsedp.rows import Occurrences
@@ -25,9 +26,15 @@ BAGS = Occurrences(
 )
 
 
-def test_concatenation_keeps_every_reading_and_sorts_by_example() -> None:
-    both = Occurrences.concatenate([PLAIN, BAGS])
-    assert sorted(readings(both)) == sorted(readings(PLAIN) + readings(BAGS))
+FULL_BAG = Occurrences(
+    torch.tensor([1, 2, 3]), torch.tensor([0, 0, 0]), torch.tensor([[5.0]]), sources=torch.tensor([0, 0, 0])
+)
+
+
+@pytest.mark.parametrize("calls", [(PLAIN, BAGS), (BAGS, PLAIN), (FULL_BAG, PLAIN, FULL_BAG, BAGS)])
+def test_concatenation_keeps_every_reading_and_sorts_by_example(calls: tuple[Occurrences, ...]) -> None:
+    both = Occurrences.concatenate(calls)
+    assert sorted(readings(both)) == sorted(reading for call in calls for reading in readings(call))
     assert both.examples.tolist() == sorted(both.examples.tolist())
 
 
