@@ -237,7 +237,7 @@ def test_a_resumed_run_may_have_a_lower_cap_but_no_higher_one(tmp_path: Path) ->
     for epsilon in (2.5, None):
         with pytest.raises(ValueError, match=f"target_epsilon 2.0 there, {epsilon} here"):
             capped(epsilon).resume(tmp_path / "run.ckpt")
-    with pytest.raises(ValueError, match="target_delta 1e-05 there, 0.001 here"):
+    with pytest.raises(ValueError, match=r"target_delta 1e-05 there, 0\.001 here"):
         capped(1.5, 1e-3).resume(tmp_path / "run.ckpt")
     capped(1.5).resume(tmp_path / "run.ckpt")
 

@@ -220,6 +220,10 @@ def test_a_cell_is_fine_enough_for_the_noise_and_coarse_enough_for_the_weights(n
 
 @pytest.mark.parametrize("fill", [100.0, -100.0])
 def test_noise_that_the_table_cannot_hold_is_refused_at_the_first_step(fill: float) -> None:
+    one = make(10, 4)
+    one.parameter.data[3, 2] = fill
+    with pytest.raises(ValueError, match="weights as large as 100"):
+        one.step(1e-4, 1e-2, gradient([1], 4, 1.0))
     table = make(10, 4, fill=fill)
     with pytest.raises(ValueError, match=r"'table'.*too fine.*float64"):
         table.step(1e-4, 1e-2, gradient([1], 4, 1.0))
