@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sparsedp.clipping.anchor import on_gradient
+from sparsedp.clipping.anchor import grounded_copy, on_gradient
 
 MAKE = {
     "fresh": lambda x: x + 1,
@@ -36,3 +36,11 @@ def test_a_tensor_of_the_users_is_left_alone():
     on_gradient(x, lambda grad: None).sum().backward()
     assert not x.requires_grad
     assert x.grad_fn is None
+
+
+def test_a_grounded_copy_may_be_changed_in_place():
+    x = torch.ones(3, requires_grad=True)
+    values = x * 2
+    grounded_copy(values).mul_(5).sum().backward()
+    assert values.tolist() == [2.0] * 3
+    assert x.grad.tolist() == [10.0] * 3

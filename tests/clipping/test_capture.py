@@ -162,6 +162,52 @@ def test_what_receives_no_gradient_contributes_nothing():
     assert set(captured.dense) == {"used.weight", "used.bias"}
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_mean_in_a_narrow_type_is_refused(dtype):
+    model = nn.Linear(3, 2, dtype=dtype)
+    for reduction in ("mean", "sum"):
+        capture = Capture(model, loss_reduction=reduction)
+        model(torch.ones(4, 3, dtype=dtype)).sum().backward()
+        if reduction == "mean":
+            with pytest.raises(ValueError, match="loss_reduction='sum'"):
+                capture.take()
+        else:
+            assert len(capture.take()) == 1
+        capture.detach()
+
+
+def test_one_backward_pass_through_two_pieces_is_refused():
+    model = nn.Linear(3, 2)
+    capture = Capture(model, loss_reduction="sum")
+    losses = []
+    for piece in (1, 2):
+        capture.begin_piece(piece, 4)
+        losses.append(model(torch.randn(4, 3)).sum())
+    sum(losses).backward()
+    with pytest.raises(RuntimeError, match="two batches"):
+        capture.take_pieces({1: 4, 2: 4})
+
+
+def test_an_input_changed_in_place_after_the_backward_pass_is_refused():
+    model = nn.Linear(3, 2)
+    capture = Capture(model, loss_reduction="sum")
+    x = torch.randn(4, 3)
+    model(x).sum().backward()
+    x.zero_()
+    with pytest.raises(RuntimeError, match="changed in place"):
+        capture.take()
+
+
+@pytest.mark.parametrize("examples", [3, 5])
+def test_a_layer_must_have_the_examples_that_were_handed_out(examples):
+    model = nn.Linear(3, 2)
+    capture = Capture(model, loss_reduction="sum")
+    capture.begin_piece(1, examples)
+    model(torch.randn(4, 3)).sum().backward()
+    with pytest.raises(ValueError, match=f"where the batch has {examples} examples"):
+        capture.take_pieces({1: examples})
+
+
 def test_batch_sizes_must_agree():
     class Flat(nn.Module):
         def __init__(self) -> None:

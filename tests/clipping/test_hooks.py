@@ -150,6 +150,20 @@ def test_two_backward_passes_through_one_forward_are_an_error():
     assert len(capture.take()) == 1
 
 
+@pytest.mark.parametrize("by_name", [False, True])
+def test_only_passes_that_reach_the_parameters_are_recorded(by_name):
+    """The gradient of an input is not a step's; a model whose input requires a gradient still trains."""
+    model = nn.Linear(3, 2)
+    capture = Capture(model, loss_reduction="sum")
+    x = torch.randn(4, 3, requires_grad=True)
+    out = (model(input=x) if by_name else model(x)).sum()
+    torch.autograd.grad(out, x, retain_graph=True)
+    out.backward(inputs=[x], retain_graph=True)
+    assert capture.take() == []
+    out.backward()
+    assert [captured.batch_size for captured in capture.take()] == [4]
+
+
 def test_arguments_by_name():
     model = nn.ModuleDict({"words": nn.Embedding(5, 3), "out": nn.Linear(3, 2), "bag": nn.EmbeddingBag(5, 2)})
     capture = Capture(model, loss_reduction="sum")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 import torch
 
 from sparsedp.rows import EmbeddingLookups
@@ -27,9 +28,15 @@ BAGS = EmbeddingLookups(
 )
 
 
-def test_concatenation_keeps_every_reading_and_sorts_by_example() -> None:
-    both = EmbeddingLookups.concatenate([PLAIN, BAGS])
-    assert sorted(lookups(both)) == sorted(lookups(PLAIN) + lookups(BAGS))
+FULL_BAG = EmbeddingLookups(
+    torch.tensor([1, 2, 3]), torch.tensor([0, 0, 0]), torch.tensor([[5.0]]), sources=torch.tensor([0, 0, 0])
+)
+
+
+@pytest.mark.parametrize("calls", [(PLAIN, BAGS), (BAGS, PLAIN), (FULL_BAG, PLAIN, FULL_BAG, BAGS)])
+def test_concatenation_keeps_every_reading_and_sorts_by_example(calls: tuple[EmbeddingLookups, ...]) -> None:
+    both = EmbeddingLookups.concatenate(calls)
+    assert sorted(lookups(both)) == sorted(lookup for call in calls for lookup in lookups(call))
     assert both.examples.tolist() == sorted(both.examples.tolist())
 
 

@@ -81,6 +81,14 @@ def test_without_noise_only_touched_rows_survive() -> None:
     assert rule.select(batch, NoiseSource(1).selection).rows.tolist() == [5, 9]
 
 
+def test_without_noise_a_row_that_no_finite_example_touched_does_not_survive() -> None:
+    space = one_table(2000)
+    rule = rule_of(sdp.AdaFEST(), space, sigma=0.0)
+    assert rule.threshold == 0.0
+    batch = GivenBatch(space, counts_of(r1=0.0, r5=0.5))
+    assert rule.select(batch, NoiseSource(1).selection).rows.tolist() == [5]
+
+
 def test_adafest_plus_stays_within_its_rows() -> None:
     chosen = np.arange(0, 2000, 10)
     selection = sdp.AdaFEST(false_positives=20.0, within=sdp.FEST({"table": chosen}))

@@ -208,3 +208,14 @@ def test_selections_of_a_user_s_own_are_saved_too_or_refused_by_name() -> None:
 def test_a_selection_whose_step_nothing_bounds_is_not_private() -> None:
     assert not Unbounded().is_private
     assert all(selection.is_private for selection in SAVED.values())
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_rule_says_what_of_a_batch_it_needs(name: str) -> None:
+    """A rule that needs the gradients must not choose before the last piece of a batch has come."""
+    selection = ALL[name]
+    space = selection.partition_tables([TableShape("table", 2000, 2)])
+    rule = selection.rule(space, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=8.0)
+    needs = {"adafest": "ids", "adafest+": "ids", "exponential": "gradients", "sparse-vector": "gradients"}
+    assert rule.looks_at == needs.get(name, "nothing")
+    assert Rule.looks_at == "gradients"  # what is safe for a rule that says nothing

@@ -30,6 +30,30 @@ def test_public_counts_choose_the_most_frequent_over_all_tables() -> None:
     assert fest.one_off_events() == ()
 
 
+def test_counts_stay_with_their_ids_whatever_their_order() -> None:
+    fest = sdp.FEST.from_public_counts({"a": ([10, 4, 7], [1.0, 5.0, 9.0])}, 2)
+    assert fest.sorted_rows["a"].tolist() == [4, 7]
+
+
+def test_the_choice_is_paid_for_after_the_counting_and_before_the_noise() -> None:
+    happened = []
+
+    def count(source: object, norm: float) -> dict[str, SparseCounts]:
+        happened.append("counted")
+        return {"large": SparseCounts(np.array([3]), np.array([9.0]))}
+
+    def refuse() -> None:
+        happened.append("paid")
+        raise RuntimeError("the budget is spent")
+
+    stream, untouched = NoiseSource(1).selection, NoiseSource(1).selection
+    selection = sdp.FEST.private_top_k([], 2, always_on_rows=10)
+    with pytest.raises(RuntimeError, match="spent"):
+        selection.resolve(TABLES, count, stream, refuse)
+    assert happened == ["counted", "paid"]
+    assert np.array_equal(stream.uint64(4), untouched.uint64(4))
+
+
 def test_ties_are_broken_by_table_and_id() -> None:
     fest = sdp.FEST.from_public_counts({"b": [1, 1, 1], "a": [1, 1]}, 4)
     assert {name: rows.tolist() for name, rows in fest.sorted_rows.items()} == {"b": [0, 1, 2], "a": [0]}

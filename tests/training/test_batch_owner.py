@@ -79,9 +79,10 @@ def test_each_batch_pays_for_one_step() -> None:
     assert loop.step() == [4]  # what was refused is forgotten
 
 
-def test_a_step_without_a_pass_is_refused_unless_the_batch_is_empty() -> None:
+@pytest.mark.parametrize("examples", [3, None])
+def test_a_step_without_a_pass_is_refused_unless_the_batch_is_empty(examples: int | None) -> None:
     loop = Loop()
-    loop.hand_out(3)
+    loop.owner.hand_out(torch.ones(3, 2), examples)
     with pytest.raises(RuntimeError, match="without a backward pass"):
         loop.step()
     loop = Loop()

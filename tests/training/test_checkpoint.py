@@ -225,9 +225,9 @@ def test_a_run_of_another_kind_is_refused_by_name(case: str, tmp_path: Path) -> 
 def test_a_resumed_run_may_have_a_lower_cap_but_no_higher_one(tmp_path: Path) -> None:
     """Stopping earlier takes nothing from the account; stopping later, or never, is another budget."""
 
-    def capped(epsilon: float | None) -> sdp.PrivacyEngine:
+    def capped(epsilon: float | None, delta: float | None = 1e-5) -> sdp.PrivacyEngine:
         engine, private = make(ADAFEST)
-        delta = None if epsilon is None else 1e-5
+        delta = None if epsilon is None else delta
         engine.session.step_config = replace(
             engine.session.step_config, target_epsilon=epsilon, target_delta=delta
         )
@@ -239,7 +239,31 @@ def test_a_resumed_run_may_have_a_lower_cap_but_no_higher_one(tmp_path: Path) ->
     for epsilon in (2.5, None):
         with pytest.raises(ValueError, match=f"target_epsilon 2.0 there, {epsilon} here"):
             capped(epsilon).resume(tmp_path / "run.ckpt")
+    with pytest.raises(ValueError, match=r"target_delta 1e-05 there, 0\.001 here"):
+        capped(1.5, 1e-3).resume(tmp_path / "run.ckpt")
     capped(1.5).resume(tmp_path / "run.ckpt")
+
+
+def test_a_seeded_run_goes_on_with_the_batches_of_the_saved_seed(tmp_path: Path) -> None:
+    first, _ = start("sgd", seed=5)
+    first.save(tmp_path / "run.ckpt")
+    second, _ = start("sgd", seed=6)
+    assert not np.array_equal(second.run.loader.indices(3), first.run.loader.indices(3))
+    second.resume(tmp_path / "run.ckpt")
+    assert np.array_equal(second.run.loader.indices(3), first.run.loader.indices(3))
+
+
+def test_a_run_that_has_taken_one_step_cannot_resume(tmp_path: Path) -> None:
+    """The weights of its step would be gone, and what they cost with them."""
+    engine, private = start("sgd")
+    engine.save(tmp_path / "run.ckpt")
+    ids, label = next(iter(private.data_loader))
+    bce(private.module(ids), label).backward()
+    private.optimizer.step()
+    spent = engine.epsilon(1e-5)
+    with pytest.raises(ValueError, match="already taken steps"):
+        engine.resume(tmp_path / "run.ckpt")
+    assert engine.epsilon(1e-5) == spent
 
 
 def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
@@ -556,10 +580,11 @@ def test_a_resume_that_fails_half_way_leaves_the_account_of_what_it_loaded(part:
     assert engine.epsilon(1e-5) == spent
 
 
-def test_export_of_parameters_that_the_run_does_not_know_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("bias", [True, False])
+def test_export_of_parameters_that_the_run_does_not_know_is_refused(bias: bool, tmp_path: Path) -> None:
     """A head that came later, trained on the examples by an optimiser of its own: no noise, no statement."""
     engine, private = start("sgd", seed=None)
-    private.module.head = nn.Linear(1, 1)
+    private.module.head = nn.Linear(1, 1, bias=bias)
     train(private, 1)
     with pytest.raises(ValueError, match=r"head.weight.*after make_private"):
         engine.export(tmp_path / "weights", delta=1e-5)

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, RandomSampler, Sampler, TensorDataset, 
 from sparsedp.clipping import Capture
 from sparsedp.core.tables import TableShape
 from sparsedp.rows import RowSpace
-from sparsedp.training.counting import count_rows
+from sparsedp.training.counting import count_rows, inputs_of
 
 WORDS = RowSpace(selectable=(TableShape("words", 40, 4), TableShape("tags", 40, 3)))
 
@@ -80,8 +80,50 @@ def test_a_loader_that_may_hold_an_example_twice_is_refused(sampler: Sampler[int
     capture.detach()
 
 
-def test_positions_in_the_place_of_examples_are_refused() -> None:
-    """Each position of an example would count as an example of its own, clipped by itself."""
+LARGE = RowSpace(selectable=(TableShape("large", 300, 5),))
+EIGHT = TensorDataset(torch.stack([torch.arange(8), torch.zeros(8, dtype=torch.int64)], 1), torch.zeros(8))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch_sampler": [[0, 1], [2, 1]]},
+        {"batch_sampler": [[0, 0]]},
+        {"batch_size": 2, "sampler": [3, 4, 5, 3]},
+        {"batch_size": 4, "sampler": RandomSampler(range(8), num_samples=16)},
+        {"batch_size": None, "sampler": [[0, 1], [2, 1]]},
+    ],
+)
+def test_a_sampler_that_gives_an_example_twice_is_refused(options: dict[str, object]) -> None:
+    """Over the whole pass, not only within a batch: the histogram would move by twice its norm."""
+    model = TwoTables()
+    capture = Capture(model, loss_reduction="mean")
+    with pytest.raises(ValueError, match="an example twice"):
+        count_rows(model, capture, DataLoader(EIGHT, **options), 1.0, LARGE)  # type: ignore[arg-type]
+    capture.detach()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch_size": 3, "shuffle": True},
+        {"batch_sampler": [[0, 1, 5], [2], [7, 6, 4, 3]]},
+        {"batch_size": 3, "sampler": [7, 6, 5, 4, 3, 2, 1, 0]},
+        {"batch_size": None, "sampler": [[0, 1, 5], [2], [7, 6, 4, 3]]},
+    ],
+)
+def test_any_order_of_the_examples_counts_the_same(options: dict[str, object]) -> None:
+    model = TwoTables()
+    capture = Capture(model, loss_reduction="mean")
+    found = count_rows(model, capture, DataLoader(EIGHT, **options), 1.0, LARGE)["large"]  # type: ignore[arg-type]
+    assert found.ids.tolist() == list(range(8))
+    assert found.counts.tolist() == [1.0] * 8
+    capture.detach()
+
+
+@pytest.mark.parametrize("shape", [(12,), (2, 6)])
+def test_positions_in_the_place_of_examples_are_refused(shape: tuple[int, ...]) -> None:
+    """Each position of an example would be clipped by itself, or several examples as one."""
 
     class Flat(nn.Module):
         def __init__(self) -> None:
@@ -89,7 +131,7 @@ def test_positions_in_the_place_of_examples_are_refused() -> None:
             self.words = nn.Embedding(40, 4)
 
         def forward(self, ids: Tensor) -> Tensor:
-            return self.words(ids.flatten()).sum(1)
+            return self.words(ids.reshape(shape)).sum(1)
 
     model = Flat()
     capture = Capture(model, loss_reduction="mean")
@@ -97,3 +139,12 @@ def test_positions_in_the_place_of_examples_are_refused() -> None:
     with pytest.raises(ValueError, match="dimension 0"):
         count_rows(model, capture, [(torch.arange(12).view(3, 4), torch.zeros(3))], 1.0, space)
     capture.detach()
+
+
+def test_a_forward_of_any_number_of_inputs_is_given_no_label() -> None:
+    class Open(nn.Module):
+        def forward(self, *inputs: Tensor) -> Tensor:
+            return torch.cat(inputs)
+
+    assert inputs_of(Open(), (1, 2, 3)) == ((1, 2), {})
+    assert inputs_of(Open(), (1,)) == ((1,), {})

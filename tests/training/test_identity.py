@@ -46,6 +46,14 @@ def test_what_was_replaced_is_named(change: Callable[[TwoTables], None], name: s
         identity.check()
 
 
+def test_a_parameter_in_the_place_of_none_is_named() -> None:
+    model = nn.Sequential(nn.Linear(2, 1, bias=False))
+    identity = ParameterIdentity(model)
+    model[0].bias = nn.Parameter(torch.zeros(1))
+    with pytest.raises(RuntimeError, match=r"parameter '0\.bias' was replaced"):
+        identity.check()
+
+
 def test_what_keeps_the_objects_is_no_replacement() -> None:
     model = TwoTables()
     identity = ParameterIdentity(model)

@@ -239,6 +239,14 @@ def test_parameters_tied_through_their_memory_are_refused() -> None:
         start(model=model)
 
 
+def test_a_table_that_shares_its_memory_with_a_dense_parameter_is_refused() -> None:
+    model = Rows()
+    model.out = nn.Linear(3, ROWS, bias=False)
+    model.out.weight.data = model.table.weight.data
+    with pytest.raises(ValueError, match="share their memory"):
+        start(model=model)
+
+
 def test_a_refused_start_leaves_ordinary_parameters() -> None:
     model = Rows()
     with pytest.raises(ValueError, match="physical_batch_size"):
@@ -274,11 +282,17 @@ def test_the_statement_says_final_model_only() -> None:
     assert engine.statement(1e-5).released == "the final model only"
 
 
+class DerivedSGD(torch.optim.SGD):
+    """Its step may be anything."""
+
+
 @pytest.mark.parametrize(
     "optimizer",
     [
         lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
         lambda p: torch.optim.SGD(p, lr=0.1, weight_decay=0.1),
+        lambda p: torch.optim.SGD(p, lr=0.1, maximize=True),
+        lambda p: DerivedSGD(p, lr=0.1),
         lambda p: torch.optim.Adagrad(p, lr=0.1),
     ],
 )

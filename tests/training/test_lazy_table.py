@@ -218,15 +218,20 @@ def test_a_cell_is_fine_enough_for_the_noise_and_coarse_enough_for_the_weights(n
         cell_for(noise, float("nan"), torch.float32)
 
 
-def test_noise_that_the_table_cannot_hold_is_refused_at_the_first_step() -> None:
-    table = make(10, 4, fill=100.0)
+@pytest.mark.parametrize("fill", [100.0, -100.0])
+def test_noise_that_the_table_cannot_hold_is_refused_at_the_first_step(fill: float) -> None:
+    one = make(10, 4)
+    one.parameter.data[3, 2] = fill
+    with pytest.raises(ValueError, match="weights as large as 100"):
+        one.step(1e-4, 1e-2, gradient([1], 4, 1.0))
+    table = make(10, 4, fill=fill)
     with pytest.raises(ValueError, match=r"'table'.*too fine.*float64"):
         table.step(1e-4, 1e-2, gradient([1], 4, 1.0))
-    assert np.array_equal(weights(table), np.full((10, 4), 100.0))
-    fine = make(10, 4, dtype=torch.float64, fill=100.0)
+    assert np.array_equal(weights(table), np.full((10, 4), fill))
+    fine = make(10, 4, dtype=torch.float64, fill=fill)
     fine.step(1e-4, 1e-2, gradient([1], 4, 1.0))
     fine.flush()
-    assert (np.abs(weights(fine) - 100.0) > 0).all()
+    assert (np.abs(weights(fine) - fill) > 0).all()
 
 
 def test_a_learning_rate_that_falls_too_low_lets_the_whole_table_rest() -> None:
@@ -259,11 +264,12 @@ def test_another_lattice_is_taken_only_with_all_rows_paid() -> None:
     assert (np.abs(weights(table)[1:]).sum(axis=1) > 0).all()
 
 
-def test_weights_stay_where_every_lattice_point_is_a_float() -> None:
+@pytest.mark.parametrize("sign", [1, -1])
+def test_weights_stay_where_every_lattice_point_is_a_float(sign: int) -> None:
     table = make(2, 2, fill=1.0)
-    table.step(1.0, 0.01, gradient([0], 2, -1e9))
+    table.step(1.0, 0.01, gradient([0], 2, -sign * 1e9))
     cell = table.state_dict()["cell"]
-    assert (weights(table)[0] == 2**24 * cell).all()
+    assert (weights(table)[0] == sign * 2**24 * cell).all()
 
 
 def test_without_noise_it_is_plain_sgd() -> None:

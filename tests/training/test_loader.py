@@ -12,7 +12,7 @@ from scipy import stats
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, WeightedRandomSampler
 
 from sparsedp.randomness import NoiseSource
-from sparsedp.training.loader import FixedLoader, PoissonLoader, check_loader, steps_in
+from sparsedp.training.loader import FixedLoader, PoissonLoader, check_loader, steps_in, steps_per_epoch
 
 
 class Receiver:
@@ -20,6 +20,7 @@ class Receiver:
 
     def __init__(self) -> None:
         self.pieces: list[tuple[int | None, bool, bool]] = []
+        self.batches: list[Sequence[object]] = []
 
     def begin_epoch(self) -> None:
         pass
@@ -31,6 +32,7 @@ class Receiver:
         self, contents: object, examples: int | None, *, first: bool, last: bool, batch: Sequence[object]
     ) -> None:
         self.pieces.append((examples, first, last))
+        self.batches.append(batch)
 
 
 def loader(n: int, q: float, seed: int = 0, **options: object) -> PoissonLoader:
@@ -86,7 +88,10 @@ def test_empty_batches_have_the_structure_of_full_ones() -> None:
     made = PoissonLoader(
         DataLoader(Records(), batch_size=1), sampling_rate=1e-3, stream=NoiseSource(0).sampling
     )
-    batches = list(islice(made, 30))
+    batches = []
+    for batch in islice(made, 30):
+        batches.append(dict(batch))
+        batch.clear()  # what a loop does to its batch reaches no later one
     empty = [batch for batch in batches if not len(batch["y"])]
     assert empty
     assert empty[0]["x"][0].shape == (0, 3)
@@ -105,6 +110,19 @@ def test_a_logical_batch_arrives_in_pieces() -> None:
         joined[-1] += ids.tolist()
         assert last == (len(joined[-1]) == len(whole[len(joined) - 1]))
     assert joined == whole
+
+
+def test_a_piece_of_a_whole_batch_comes_with_those_after_it_and_none_before() -> None:
+    """A piece that came twice would be counted twice where rows are chosen before the last piece."""
+    owner = Receiver()
+    made = loader(200, 0.1, physical_batch_size=3, owner=owner)
+    made.whole_batches = True
+    pieces = [ids.tolist() for ids, _ in made]
+    ends = [n + 1 for n, (_, _, last) in enumerate(owner.pieces) if last]
+    for n, batch in enumerate(owner.batches):
+        end = next(end for end in ends if end > n)
+        assert [ids.tolist() for ids, _ in batch] == pieces[n:end]  # type: ignore[misc]
+    assert max(len(batch) for batch in owner.batches) > 2
 
 
 def test_workers_give_the_same_batches() -> None:
@@ -162,6 +180,11 @@ def test_an_example_twice_in_a_fixed_batch_is_refused(twice: list[list[int]]) ->
     found = [ids.tolist() for (ids,) in fixed([[0, 1, 2], [2, 4]])]
     assert found == [[0, 1, 2], [2, 4]]
     assert owner.pieces == [(3, True, True), (2, True, True)]
+
+
+@pytest.mark.parametrize(("rate", "steps"), [(1.0, 1), (0.9, 2), (0.4, 3), (0.3, 4), (0.1, 10), (1 / 49, 49)])
+def test_a_pass_begins_its_last_step(rate: float, steps: int) -> None:
+    assert steps_per_epoch(rate) == steps
 
 
 @pytest.mark.parametrize(("epochs", "steps"), [(0.1, 1), (1, 3), (1.5, 5), (2, 6), (2.01, 7)])

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from sparsedp.clipping import Capture, Captured
 from sparsedp.clipping.hooks import StandIn
 from sparsedp.rows import RowSpace, SortedLookups, SparseCounts
-from sparsedp.training.loader import FixedLoader, PoissonLoader, check_once, examples_in
+from sparsedp.training.loader import FixedLoader, PoissonLoader, each_once, examples_in
 
 
 def count_rows(
@@ -25,12 +25,12 @@ def count_rows(
     counts are known already, give them instead of a loader. The loader must hold each example once. The result
     is private: noise comes after.
     """
-    _check_once(loader)
+    _check_plain(loader)
     total = {table.name: SparseCounts(np.empty(0, np.int64), np.empty(0)) for table in space.selectable}
     was_training = module.training
     module.train()
     try:
-        for batch in loader:
+        for batch in each_once(loader):
             args, kwargs = inputs_of(module, batch)
             outputs = [leaf for leaf in tree_leaves(module(*args, **kwargs)) if isinstance(leaf, Tensor)]
             sum(leaf.sum() for leaf in outputs if leaf.requires_grad).backward()  # type: ignore[union-attr]
@@ -73,13 +73,12 @@ def inputs_of(module: nn.Module, batch: Any) -> tuple[tuple[Any, ...], dict[str,
     return tuple(batch[: max(needed, 1)]), {}
 
 
-def _check_once(loader: Any) -> None:
-    """Refuse a loader that may hold an example twice."""
+def _check_plain(loader: Any) -> None:
+    """Refuse a loader whose batches are drawn for training."""
     if isinstance(loader, PoissonLoader | FixedLoader):
         raise ValueError(
             "private_top_k: give the plain loader, not private.data_loader, whose batches are for training"
         )
-    check_once(loader)
 
 
 def _check_examples(captured: Captured, batch: Any) -> None:

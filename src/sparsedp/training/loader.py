@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.utils.data import (
+    BatchSampler,
     DataLoader,
     IterableDataset,
     RandomSampler,
@@ -317,3 +318,42 @@ def check_once(loader: Any) -> None:
             f"data_loader samples with {type(sampler).__name__} with replacement, which may give an example twice; give "
             "a loader that holds each example once"
         )
+
+
+def each_once(loader: Any) -> Iterator[Any]:
+    """The batches of one pass over a loader; an example that its sampler gives a second time is refused.
+
+    Of a stream or another iterable it cannot be seen which example is which.
+    """
+    check_once(loader)
+    seen_through = isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset)
+    if not seen_through or _gives_each_once(loader):
+        yield from loader
+        return
+    batched = loader.batch_sampler is not None
+    seen: set[Any] = set()
+
+    def indices() -> Iterator[Any]:
+        for chosen in loader.batch_sampler if batched else loader.sampler:
+            chosen = list(chosen) if batched else chosen
+            own = np.atleast_1d(chosen).tolist()
+            if len(set(own)) != len(own) or not seen.isdisjoint(own):
+                raise ValueError(
+                    "data_loader: its sampler gave an example twice in one pass; give a loader that holds each once"
+                )
+            seen.update(own)
+            yield chosen
+
+    source = {"batch_sampler": indices()} if batched else {"sampler": indices(), "batch_size": None}
+    options = {name: getattr(loader, name) for name in _OPTIONS}
+    yield from DataLoader(loader.dataset, collate_fn=loader.collate_fn, **source, **options)
+
+
+def _gives_each_once(loader: DataLoader[Any]) -> bool:
+    """Torch's own samplers need no record of what they gave."""
+    if type(loader.batch_sampler) is not BatchSampler:
+        return False
+    sampler = loader.batch_sampler.sampler
+    if type(sampler) is RandomSampler:
+        return not sampler.replacement and sampler.num_samples <= len(sampler.data_source)
+    return type(sampler) is SequentialSampler

@@ -42,3 +42,15 @@ def test_bags_with_scales():
     out = torch.zeros(2, 2)
     gradient.accumulate(out, torch.tensor([1.0, 1.0, 2.0]))
     assert torch.allclose(out, torch.tensor([[0.5, 1.0], [6.5, 9.0]]))
+
+
+def test_a_selection_of_examples_keeps_their_gradients_in_its_order():
+    read = EmbeddingLookups(
+        torch.tensor([0, 3, 3, 4]), torch.tensor([0, 1, 1, 3]), torch.randn(4, DIM).double()
+    )
+    gradient = ScatteredRows(read, BATCH, ROWS)
+    for examples in ([0, 1], [1, 3], [3, 0], [2], []):
+        chosen = torch.tensor(examples, dtype=torch.int64)
+        found = gradient.select(chosen)
+        assert found.batch_size == len(examples)
+        assert torch.equal(found.instantiate(), gradient.instantiate()[chosen])

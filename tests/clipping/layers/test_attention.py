@@ -98,11 +98,23 @@ def test_dropout_is_the_layers_own():
     assert weights is not None
 
 
+@pytest.mark.parametrize("need_weights", [True, False])
+def test_a_layer_that_does_not_train_drops_nothing_in_a_model_that_does(need_weights):
+    model = nn.ModuleList([nn.MultiheadAttention(E, 2, dropout=0.5, batch_first=True)])
+    Capture(model, loss_reduction="sum")
+    model[0].eval()
+    x = torch.randn(20, T, E)
+    first, second = (model[0](x, x, x, need_weights=need_weights)[0] for _ in range(2))
+    assert torch.equal(first, second)
+
+
 def test_refused():
     with pytest.raises(UnsupportedLayerError, match=r"'0' \(MultiheadAttention\): .*batch_first=True"):
         Capture(nn.Sequential(nn.MultiheadAttention(E, 2)), loss_reduction="mean")
     with pytest.raises(UnsupportedLayerError, match="add_bias_kv"):
         Capture(nn.MultiheadAttention(E, 2, batch_first=True, add_bias_kv=True), loss_reduction="mean")
+    with pytest.raises(UnsupportedLayerError, match="add_zero_attn"):
+        Capture(nn.MultiheadAttention(E, 2, batch_first=True, add_zero_attn=True), loss_reduction="mean")
     layer = nn.MultiheadAttention(E, 2, batch_first=True)
     Capture(layer, loss_reduction="mean")
     one = torch.randn(T, E)

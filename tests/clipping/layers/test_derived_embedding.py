@@ -58,6 +58,17 @@ def test_another_use_of_the_weight_is_refused():
     assert model[0].weight.requires_grad
 
 
+def test_another_use_of_the_weight_by_name_is_refused():
+    class Both(nn.Embedding):
+        def forward(self, ids: Tensor) -> Tensor:
+            return torch.mm(super().forward(ids), mat2=self.weight)
+
+    model = nn.Sequential(Both(3, 3))
+    Capture(model, loss_reduction="mean")
+    with pytest.raises(UnsupportedLayerError, match="uses its weight in mm"):
+        model(torch.tensor([1, 2]))
+
+
 def test_options_are_refused_as_in_the_base_class():
     with pytest.raises(UnsupportedLayerError, match="max_norm"):
         Capture(Scaled(5, 3, max_norm=1.0), loss_reduction="mean")

@@ -62,6 +62,20 @@ def test_positions_shared_by_all_examples(check, batch):
     check(Positions(), torch.randint(0, 9, (batch, 6)), reduction="sum")
 
 
+def test_a_single_id_keeps_its_shape_and_is_refused_as_no_examples():
+    class Shared(Positions):
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            self.read = self.places(torch.tensor([2]))
+            return self.out(self.words(ids) + self.read)
+
+    model = Shared()
+    capture = Capture(model, loss_reduction="sum")
+    model(torch.randint(0, 9, (5, 6))).sum().backward()
+    assert model.read.shape == (1, 4)
+    with pytest.raises(ValueError, match="'places' gives"):
+        capture.take()
+
+
 def test_options_that_tie_examples_together_are_refused():
     with pytest.raises(UnsupportedLayerError, match=r"module 'words' \(Embedding\): max_norm"):
         Capture(nn.ModuleDict({"words": nn.Embedding(4, 2, max_norm=1.0)}), loss_reduction="mean")

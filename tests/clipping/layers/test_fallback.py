@@ -180,12 +180,13 @@ def layer_call(model: nn.Module, x: Tensor) -> None:
 
 
 class Mixing(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, share: float) -> None:
         super().__init__()
         self.scale = nn.Parameter(torch.rand(4))
+        self.share = share
 
     def forward(self, x: Tensor) -> Tensor:
-        return (x - x.mean(0)) * self.scale
+        return (x - self.share * x.mean(0)) * self.scale
 
 
 class Random(nn.Module):
@@ -207,9 +208,10 @@ class Branching(nn.Module):
         return x * self.scale if x.sum().item() > 0 else x - self.scale
 
 
-def test_a_module_that_mixes_examples_is_refused():
+@pytest.mark.parametrize("share", [1.0, 0.03])
+def test_a_module_that_mixes_examples_is_refused(share):
     with pytest.raises(UnsupportedLayerError, match=r"module '0' \(Mixing\): .*mixes the examples.*'scale'"):
-        layer_call(Mixing(), torch.randn(5, 4))
+        layer_call(Mixing(share), torch.randn(5, 4))
 
 
 def test_a_random_module_is_refused():

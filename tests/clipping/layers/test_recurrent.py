@@ -76,6 +76,29 @@ def test_dropout_between_layers():
     assert torch.equal(layer(x)[0], layer(x)[0])
 
 
+@pytest.mark.parametrize("layer", [LAYERS[0], LAYERS[2], LAYERS[4]], ids=str)
+def test_first_states_changed_in_place_afterwards_are_an_error(layer):
+    model = nn.ModuleList([layer])
+    capture = Capture(model, loss_reduction="sum")
+    first = torch.zeros(layer.num_layers, B, H).add_(1.0)
+    hx = (first, torch.ones_like(first)) if isinstance(layer, nn.LSTM) else first
+    layer(torch.randn(B, T, IN), hx)[0].sum().backward()
+    assert len(capture.take()) == 1
+    out = layer(torch.randn(B, T, IN), hx)[0].sum()
+    first.zero_()
+    with pytest.raises(RuntimeError, match="changed in place"):
+        out.backward()
+    capture.detach()
+
+
+def test_a_layer_that_does_not_train_drops_nothing_in_a_model_that_does():
+    model = nn.ModuleList([nn.LSTM(IN, 40, num_layers=2, dropout=0.5, batch_first=True)])
+    Capture(model, loss_reduction="sum")
+    model[0].eval()
+    x = torch.randn(50, T, IN)
+    assert torch.equal(model[0](x)[0], model[0](x)[0])
+
+
 def test_refused():
     with pytest.raises(UnsupportedLayerError, match="batch_first=True"):
         Capture(nn.Sequential(nn.LSTM(IN, H)), loss_reduction="mean")

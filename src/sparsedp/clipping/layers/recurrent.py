@@ -23,6 +23,8 @@ class Unrolled(NamedTuple):
     """ih: from the layer's inputs; hh: from its states."""
     suffix: str
     """The layer and direction, as torch names parameters: ``_l0_reverse``; empty for a cell."""
+    first: Tensor | None = None
+    """The first of the states that are found step by step: it is the user's, who must not change it in place."""
 
 
 @covers(nn.RNN, nn.LSTM, nn.GRU)
@@ -135,7 +137,7 @@ def _sweep(
     gates = layer_call.trace(Unrolled(inputs.detach(), "ih", suffix), F.linear(inputs, w_ih, b_ih))
     # Zeros that are added to what comes from the states: their gradient is that of every step at once.
     before: list[Tensor] = [state[0]] * inputs.shape[1]
-    slack = layer_call.trace(Unrolled(before, "hh", suffix), torch.zeros_like(gates))
+    slack = layer_call.trace(Unrolled(before, "hh", suffix, state[0].detach()), torch.zeros_like(gates))
     steps = list(enumerate(zip(gates.unbind(1), slack.unbind(1), strict=True)))
     outputs: list[Tensor] = [state[0]] * len(steps)
     for time, (gate, zero) in reversed(steps) if suffix.endswith("reverse") else steps:
