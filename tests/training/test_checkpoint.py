@@ -248,9 +248,9 @@ def test_a_seeded_run_goes_on_with_the_batches_of_the_saved_seed(tmp_path: Path)
     first, _ = start("sgd", seed=5)
     first.save(tmp_path / "run.ckpt")
     second, _ = start("sgd", seed=6)
-    assert not np.array_equal(second.run.loader.indices(3), first.session.loader.indices(3))
+    assert not np.array_equal(second.session.loader.indices(3), first.session.loader.indices(3))
     second.resume(tmp_path / "run.ckpt")
-    assert np.array_equal(second.run.loader.indices(3), first.session.loader.indices(3))
+    assert np.array_equal(second.session.loader.indices(3), first.session.loader.indices(3))
 
 
 def test_a_run_that_has_taken_one_step_cannot_resume(tmp_path: Path) -> None:
