@@ -21,6 +21,7 @@ from sparsedp.selection import DPSGD, Selection
 from sparsedp.training import checkpoint
 from sparsedp.training.account import Account, released, together
 from sparsedp.training.allocator import keep_freed_memory
+from sparsedp.training.opacus_names import EpsilonReader, accept_opacus_names, secure_by
 from sparsedp.training.private import Private
 from sparsedp.training.session import TrainingSession
 from sparsedp.training.step_config import StepConfig, positive, sampling_of, total_steps
@@ -40,17 +41,22 @@ class PrivacyEngine:
 
     An engine that has ended a run (``detach``) keeps its account: ``epsilon`` and ``statement`` go on
     answering, and another run with the same engine comes on top.
+
+    Opacus's names are accepted where they mean the same: ``secure_mode``, ``get_epsilon``,
+    ``accountant.get_epsilon``, and in ``make_private`` ``poisson_sampling``, ``batch_first``, ``grad_sample_mode``.
     """
 
     def __init__(
         self,
-        accountant: Literal["pld"] = "pld",
+        accountant: Literal["pld", "prv"] = "pld",
         secure: bool = True,
         seed: int | None = None,
         ledger: str | os.PathLike[str] | Ledger | None = None,
+        secure_mode: bool | None = None,
     ) -> None:
-        if accountant != "pld":
-            raise ValueError(f"accountant must be 'pld', got {accountant!r}")
+        if accountant not in ("pld", "prv"):
+            raise ValueError(f"accountant must be 'pld' (or 'prv', another name of it), got {accountant!r}")
+        secure = secure_by(secure, secure_mode, seed)
         if secure == (seed is not None):
             if seed is None:
                 raise ValueError("secure=False needs a seed: without one the OS-seeded source is used anyway")
@@ -63,6 +69,7 @@ class PrivacyEngine:
         """The accounts of runs that have ended, here or before a resume."""
         self._session: TrainingSession | None = None
 
+    @accept_opacus_names
     def make_private(
         self,
         *,
@@ -92,6 +99,7 @@ class PrivacyEngine:
             physical_batch_size,
         )
 
+    @accept_opacus_names
     def make_private_with_epsilon(
         self,
         *,
@@ -236,6 +244,15 @@ class PrivacyEngine:
     def epsilon(self, delta: float) -> float:
         """Epsilon of everything spent so far."""
         return epsilon_of(self.events(), delta)
+
+    def get_epsilon(self, delta: float) -> float:
+        """``epsilon(delta)``, as Opacus calls it."""
+        return self.epsilon(delta)
+
+    @property
+    def accountant(self) -> EpsilonReader:
+        """Has ``get_epsilon(delta)``."""
+        return EpsilonReader(self)
 
     def statement(self, delta: float) -> PrivacyStatement:
         """What was spent, under which adjacency, for which unit, and what was released."""

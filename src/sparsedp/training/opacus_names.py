@@ -1,0 +1,51 @@
+"""Opacus's spellings, accepted where they mean the same, so that a script ports by changing its import."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+if TYPE_CHECKING:
+    from sparsedp.training.engine import PrivacyEngine
+
+_Make = TypeVar("_Make", bound=Callable[..., Any])
+
+
+def accept_opacus_names(make: _Make) -> _Make:
+    """Let ``make`` also take ``poisson_sampling`` (poisson), ``batch_first`` and ``grad_sample_mode``."""
+
+    @wraps(make)
+    def accepting(self: Any, **arguments: Any) -> Any:
+        if "poisson_sampling" in arguments:
+            if "poisson" in arguments:
+                raise ValueError("poisson and poisson_sampling are the same: give one of them")
+            arguments["poisson"] = arguments.pop("poisson_sampling")
+        if not arguments.pop("batch_first", True):
+            raise ValueError(
+                "batch_first=False: examples must lie along dimension 0 of a module's inputs and outputs; "
+                "transpose sequences inside the module"
+            )
+        # Clipping here never makes per-example gradients: there is one mode, which stands for all of them.
+        arguments.pop("grad_sample_mode", None)
+        return make(self, **arguments)
+
+    return cast(_Make, accepting)
+
+
+def secure_by(secure: bool, secure_mode: bool | None, seed: int | None) -> bool:
+    """``secure_mode=False`` asks for less than is given, so only ``True`` beside a seed is refused."""
+    if secure_mode and seed is not None:
+        raise ValueError("secure_mode=True and seed exclude each other: a seeded run is not private")
+    return secure
+
+
+class EpsilonReader:
+    """What ``engine.accountant`` gives: ``get_epsilon``."""
+
+    def __init__(self, engine: PrivacyEngine) -> None:
+        self._engine = engine
+
+    def get_epsilon(self, delta: float) -> float:
+        """``engine.epsilon(delta)``."""
+        return self._engine.epsilon(delta)
