@@ -74,7 +74,9 @@ def largest_allocation(
             }
     run = private.optimizer
     if run._lazy is not None:
-        known |= {debts["paid"].untyped_storage().data_ptr() for debts in run._lazy.state_dict().values()}
+        known |= {
+            pending["applied"].untyped_storage().data_ptr() for pending in run._lazy.state_dict().values()
+        }
     with LargestAllocation(known) as watch:
         for (ids,) in private.data_loader:
             private.optimizer.zero_grad()
