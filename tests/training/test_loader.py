@@ -207,6 +207,7 @@ class Endless(IterableDataset):  # type: ignore[type-arg]
             DataLoader(TensorDataset(torch.zeros(3)), sampler=WeightedRandomSampler([1.0, 1.0, 1.0], 3)),
             "WeightedRandomSampler",
         ),
+        (DataLoader(TensorDataset(torch.zeros(3)), batch_sampler=[[0, 1], [2]]), "samples with list"),
     ],
 )
 def test_loaders_that_cannot_be_sampled_are_refused(given: object, message: str) -> None:

@@ -300,12 +300,15 @@ def check_loader(loader: Any) -> None:
         )
     if not len(loader.dataset):  # type: ignore[arg-type]
         raise ValueError("data_loader has an empty dataset")
-    sampler = loader.sampler
-    if not isinstance(sampler, RandomSampler | SequentialSampler):
-        raise ValueError(
-            f"data_loader samples with {type(sampler).__name__}, which is not Poisson sampling; "
-            "give a loader without a sampler of its own, or poisson=False"
-        )
+    for sampler, kinds in (
+        (loader.sampler, RandomSampler | SequentialSampler),
+        (loader.batch_sampler, BatchSampler | None),
+    ):
+        if not isinstance(sampler, kinds):
+            raise ValueError(
+                f"data_loader samples with {type(sampler).__name__}, which is not Poisson sampling; "
+                "give a loader without a sampler of its own, or poisson=False"
+            )
 
 
 def check_once(loader: Any) -> None:
