@@ -1,4 +1,4 @@
-"""Checks that `make lint` runs: the tests mirror the source, no retired name is left in it, and what the docs name exists.
+"""Checks of `make lint`: tests mirror the source, no retired name is left, what the docs name exists.
 
 python scripts/check_structure.py
 """
