@@ -1,4 +1,4 @@
-"""Checks that `make lint` runs: the tests mirror the source, and no retired name is left in it.
+"""Checks of `make lint`: tests mirror the source, no retired name is left, what the docs name exists.
 
 python scripts/check_structure.py
 """
@@ -6,12 +6,14 @@ python scripts/check_structure.py
 from __future__ import annotations
 
 import ast
+import pkgutil
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-SOURCE, TESTS = ROOT / "src" / "sparsedp", ROOT / "tests"
+SOURCE, TESTS, DOCS = ROOT / "src" / "sparsedp", ROOT / "tests", ROOT / "docs"
 
 TESTED_ELSEWHERE = {
     "__main__.py": "test_main.py",
@@ -40,6 +42,7 @@ ACROSS = {
     "test_installation.py",
     "test_main.py",
     "test_seeded_results.py",
+    "test_structure.py",
     "training/test_memory.py",
     "training/test_scales.py",
 }
@@ -83,7 +86,7 @@ RETIRED = frozenset(
 
 def main() -> int:
     """Print every fault; 1 if there is one."""
-    faults = [*missing_tests(), *stray_tests(), *retired_names()]
+    faults = [*missing_tests(), *stray_tests(), *retired_names(), *unknown_names(), *unknown_tests()]
     for fault in faults:
         print(fault)
     return bool(faults)
@@ -122,6 +125,27 @@ def retired_names() -> Iterator[str]:
             for name in _names(node):
                 if name.lstrip("_") in RETIRED:
                     yield f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}: the name {name!r} was retired"
+
+
+def unknown_names(page: Path = DOCS / "papers.md") -> Iterator[str]:
+    """Names of the library on the page that cannot be imported."""
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        for name in re.findall(r"`(sparsedp(?:\.\w+)+)`", line):
+            try:
+                pkgutil.resolve_name(name)
+            except (ImportError, AttributeError):
+                yield f"{page.name}:{number}: {name} does not exist"
+
+
+def unknown_tests(docs: Path = DOCS) -> Iterator[str]:
+    """Tests that a page names and that do not exist: ``tests/a/test_b.py::test_c``, parameters ignored."""
+    for page in sorted(docs.glob("*.md")):
+        for number, line in enumerate(page.read_text().splitlines(), 1):
+            for path, inside in re.findall(r"\b(tests/[\w/]+\.py)((?:::\w+)*)", line):
+                source = (ROOT / path).read_text() if (ROOT / path).is_file() else ""
+                known = re.findall(r"^\s*(?:def|class) (\w+)", source, re.MULTILINE)
+                if not source or not set(inside.split("::")[1:]) <= set(known):
+                    yield f"{page.name}:{number}: {path}{inside} does not exist"
 
 
 def _names(node: ast.AST) -> Iterator[str]:
