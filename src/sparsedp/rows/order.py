@@ -13,7 +13,7 @@ from sparsedp.core.compiled import compiled
 
 
 class Order(NamedTuple):
-    """SortedLookups sorted by (row, position), and where rows and (row, example) pairs begin among them."""
+    """Lookups sorted by (row, position), and where rows and (row, example) pairs begin among them."""
 
     position: I64
     """Where each of the sorted lookups stood."""

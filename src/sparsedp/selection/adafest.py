@@ -116,7 +116,7 @@ class AdaFEST(Selection):
 
 @dataclass(frozen=True)
 class ContributionMap(Rule):
-    """GradRows 5 to 8 of Algorithm 1: contribution map, noise, threshold."""
+    """Lines 5 to 8 of Algorithm 1: contribution map, noise, threshold."""
 
     looks_at: ClassVar[LooksAt] = "ids"
     contribution_norm: float = 1.0

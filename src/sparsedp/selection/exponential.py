@@ -26,7 +26,7 @@ class ExponentialSelection(Selection):
     clipped sum moves by at most ``max_grad_norm`` (by ``min(max_grad_norm, 2 batch_clip B)`` where the mean gradient is
     clipped a second time). Event per step: ``rows`` bounded-range draws and one Gaussian on the *same*
     Poisson batch, subsampled jointly. Released: the rows and the gradient on them.
-    Reference: bounded range, Dong et al. 2020; the joint subsampling is in ``accounting.bounded_range``.
+    Reference: bounded range, Dong et al. 2020; the joint subsampling is in ``accounting.pld.bounded_range``.
     """
 
     rows: int

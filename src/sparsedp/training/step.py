@@ -82,7 +82,7 @@ class PrivateStep:
         self._use(self._rule.select(ScoredBatch(nobody, self._rule), self._source.selection))
 
     def select_by_ids(self, batch: Batch) -> None:
-        """GradRows 5 to 8: choose the rows by what the whole batch reads, before its gradients are known."""
+        """Lines 5 to 8: choose the rows by what the whole batch reads, before its gradients are known."""
         self._charge_once()
         self._use(self._rule.select(batch, self._source.selection))
 
@@ -94,7 +94,7 @@ class PrivateStep:
             self._accumulate(LogicalBatch([piece], self._rule.space))
 
     def release(self) -> StepGradient:
-        """GradRows 9 to 11 for what is left, and the noise."""
+        """Lines 8 and 9 for what is left, and the noise."""
         self._charge_once()
         if self._sums is None:
             batch = LogicalBatch(self._kept, self._rule.space)
@@ -114,7 +114,7 @@ class PrivateStep:
         self._sums = StepSums(self._rule, selected, self._dense, lazy=self._lazy)
 
     def _accumulate(self, batch: LogicalBatch) -> None:
-        """GradRows 9 and 10: mask, clip jointly, add to the sums."""
+        """Lines 8 and 9: mask, clip jointly, add to the sums."""
         assert self._sums is not None
         survivors = batch.surviving(self._selected)
         masks = self._sums.masks

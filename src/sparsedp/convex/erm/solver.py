@@ -51,7 +51,7 @@ def check_solvable(
     4 G^2 / lam for a gradient of norm G there, down by a factor 1 - sqrt(lam / (H + lam)) a step; a plain step
     then has a subgradient of norm at most sqrt(8 (H + lam) (value - least value)). G is at most
     3 (L + |linear|) + lam |nearest point to zero|, wherever Newton's method left off.
-    Rounding: a sum of k terms is off by k 2^-53 of the sum of magnitudes. StepConfig are added by row (k = d, on
+    Rounding: a sum of k terms is off by k 2^-53 of the sum of magnitudes. Terms are added by row (k = d, on
     average at most MOST_ENTRIES / n) and by block (k = SUM_BLOCK).
     """
     if risk.regularity.smoothness is None:
