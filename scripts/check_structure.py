@@ -35,6 +35,7 @@ ACROSS = {
     "convex/test_sgo_studies.py",
     "examples/test_examples.py",
     "examples/test_extending.py",
+    "examples/test_glossary.py",
     "mechanisms/test_corrections.py",
     "mechanisms/test_scales.py",
     "randomness/test_float_attacks.py",
