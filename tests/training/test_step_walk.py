@@ -121,7 +121,7 @@ def test_the_functions_of_the_page_are_called_in_its_order(trace: Trace) -> None
     assert walk == [function for function in trace.functions if function in set(walk)]
 
 
-def test_the_path_is_at_most_20_functions_in_12_files() -> None:
+def test_the_path_on_the_page_is_at_most_20_functions_in_12_files() -> None:
     walk = listed()
     assert 15 <= len(set(walk)) == len(walk) <= 20
     assert len({file for file, _ in walk}) <= 12
