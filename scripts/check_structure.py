@@ -36,6 +36,8 @@ ACROSS = {
     "clipping/test_hugging_face.py",
     "convex/test_sgo_studies.py",
     "examples/test_examples.py",
+    "examples/test_extending.py",
+    "examples/test_glossary.py",
     "mechanisms/test_corrections.py",
     "mechanisms/test_scales.py",
     "randomness/test_float_attacks.py",

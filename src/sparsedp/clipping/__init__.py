@@ -5,6 +5,7 @@ from sparsedp.clipping.errors import UnsupportedLayerError
 from sparsedp.clipping.gradients.base import PerExampleGradient
 from sparsedp.clipping.gradients.materialised import Materialised
 from sparsedp.clipping.gradients.outer_products import OuterProducts
+from sparsedp.clipping.layers import Rule, TableRule, register_layer_rule
 
 __all__ = [
     "Capture",
@@ -12,7 +13,10 @@ __all__ = [
     "Materialised",
     "OuterProducts",
     "PerExampleGradient",
+    "Rule",
     "Table",
     "TableInput",
+    "TableRule",
     "UnsupportedLayerError",
+    "register_layer_rule",
 ]

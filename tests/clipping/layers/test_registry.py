@@ -3,8 +3,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from sparsedp.clipping import Rule, register_layer_rule
 from sparsedp.clipping.gradients.materialised import Materialised
-from sparsedp.clipping.layers import Rule, covers, rule_of
+from sparsedp.clipping.layers import rule_of
 from sparsedp.clipping.layers.linear import LinearRule
 from sparsedp.clipping.layers.registry import argument
 
@@ -42,7 +43,7 @@ def test_a_rule_of_the_users_own(check):
 
     seen = []
 
-    @covers(Shift)
+    @register_layer_rule(Shift)
     class ShiftRule(Rule):
         def gradients(self, module, saved, grad, trainable):
             seen.append(trainable)

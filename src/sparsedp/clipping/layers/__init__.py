@@ -12,7 +12,13 @@ from sparsedp.clipping.layers import (
 )
 from sparsedp.clipping.layers.cross_example import cross_example_refusal
 from sparsedp.clipping.layers.fallback import Fallback
-from sparsedp.clipping.layers.registry import Rule, TableRule, covers, covers_derived, rule_of
+from sparsedp.clipping.layers.registry import (
+    Rule,
+    TableRule,
+    register_derived_layer_rule,
+    register_layer_rule,
+    rule_of,
+)
 
 __all__ = [
     "Fallback",
@@ -20,8 +26,6 @@ __all__ = [
     "TableRule",
     "attention",
     "conv",
-    "covers",
-    "covers_derived",
     "cross_example_refusal",
     "derived_embedding",
     "embedding",
@@ -29,5 +33,7 @@ __all__ = [
     "linear",
     "norm",
     "recurrent",
+    "register_derived_layer_rule",
+    "register_layer_rule",
     "rule_of",
 ]

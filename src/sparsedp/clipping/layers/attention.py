@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from sparsedp.clipping.errors import RuleError
 from sparsedp.clipping.layers.linear import projection
-from sparsedp.clipping.layers.registry import LayerCall, Parts, Rule, Trainable, covers
+from sparsedp.clipping.layers.registry import LayerCall, Parts, Rule, Trainable, register_layer_rule
 
 
 class Projected(NamedTuple):
@@ -25,7 +25,7 @@ class Projected(NamedTuple):
     bias_rows: tuple[int, int] | None
 
 
-@covers(nn.MultiheadAttention)
+@register_layer_rule(nn.MultiheadAttention)
 class AttentionRule(Rule):
     """Runs the layer's own formula with its projections in the open; torch computes them out of reach."""
 

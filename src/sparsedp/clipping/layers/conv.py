@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from sparsedp.clipping.gradients.materialised import Materialised
 from sparsedp.clipping.gradients.outer_products import OuterProducts
 from sparsedp.clipping.gradients.vectors import upcast
-from sparsedp.clipping.layers.registry import Parts, Rule, Trainable, covers
+from sparsedp.clipping.layers.registry import Parts, Rule, Trainable, register_layer_rule
 
 
-@covers(nn.Conv1d, nn.Conv2d)
+@register_layer_rule(nn.Conv1d, nn.Conv2d)
 class ConvRule(Rule):
     """Each output position is a linear map of its patch: the weight's gradient is ``sum_t g_t patch_t^T``."""
 

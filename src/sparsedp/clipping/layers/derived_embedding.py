@@ -11,10 +11,17 @@ from torch.overrides import TorchFunctionMode
 
 from sparsedp.clipping.errors import RuleError
 from sparsedp.clipping.layers.embedding import each_for_itself, lookups, table_refusal
-from sparsedp.clipping.layers.registry import LayerCall, Parts, Rule, Trainable, argument, covers_derived
+from sparsedp.clipping.layers.registry import (
+    LayerCall,
+    Parts,
+    Rule,
+    Trainable,
+    argument,
+    register_derived_layer_rule,
+)
 
 
-@covers_derived(nn.Embedding)
+@register_derived_layer_rule(nn.Embedding)
 class DerivedEmbeddingRule(Rule):
     """Whatever the layer does with its arguments, it reads rows of its weight, and that is seen.
 

@@ -8,7 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sparsedp.clipping.layers.registry import LayerCall, Parts, TableRule, Trainable, argument, covers
+from sparsedp.clipping.layers.registry import (
+    LayerCall,
+    Parts,
+    TableRule,
+    Trainable,
+    argument,
+    register_layer_rule,
+)
 from sparsedp.rows.lookups import EmbeddingLookups
 
 
@@ -27,7 +34,7 @@ def table_refusal(table: nn.Embedding | nn.EmbeddingBag) -> str | None:
     return None
 
 
-@covers(nn.Embedding)
+@register_layer_rule(nn.Embedding)
 class EmbeddingRule(TableRule):
     """Each lookup owns its part of the output's gradient and belongs to the example along dimension 0."""
 

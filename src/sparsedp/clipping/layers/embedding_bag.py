@@ -8,7 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from sparsedp.clipping.layers.embedding import table_refusal
-from sparsedp.clipping.layers.registry import LayerCall, Parts, TableRule, Trainable, argument, covers
+from sparsedp.clipping.layers.registry import (
+    LayerCall,
+    Parts,
+    TableRule,
+    Trainable,
+    argument,
+    register_layer_rule,
+)
 from sparsedp.rows.lookups import EmbeddingLookups
 
 
@@ -20,7 +27,7 @@ class Bags(NamedTuple):
     weights: Tensor | None
 
 
-@covers(nn.EmbeddingBag)
+@register_layer_rule(nn.EmbeddingBag)
 class EmbeddingBagRule(TableRule):
     """A bag is an example; its lookups share its gradient, times their weight or 1 / (size of the bag)."""
 

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from sparsedp.clipping.gradients.materialised import Materialised
 from sparsedp.clipping.gradients.outer_products import OuterProducts
 from sparsedp.clipping.gradients.vectors import Vectors
-from sparsedp.clipping.layers.registry import Parts, Rule, Trainable, covers
+from sparsedp.clipping.layers.registry import Parts, Rule, Trainable, register_layer_rule
 
 
-@covers(nn.Linear)
+@register_layer_rule(nn.Linear)
 class LinearRule(Rule):
     """``y = W x + b``: the weight's gradient is ``sum_t g_t x_t^T``, the bias's ``sum_t g_t``."""
 
@@ -21,7 +21,7 @@ class LinearRule(Rule):
         yield from projection(saved, grad, trainable, "weight", "bias")
 
 
-@covers("transformers.pytorch_utils.Conv1D")
+@register_layer_rule("transformers.pytorch_utils.Conv1D")
 class TransposedLinearRule(Rule):
     """``y = W^T x + b``, as GPT-2 has it."""
 

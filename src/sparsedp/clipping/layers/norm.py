@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from sparsedp.clipping.gradients.materialised import Materialised
 from sparsedp.clipping.gradients.vectors import upcast
-from sparsedp.clipping.layers.registry import Parts, Rule, Trainable, covers
+from sparsedp.clipping.layers.registry import Parts, Rule, Trainable, register_layer_rule
 
 
 def _scaled(normed: Tensor, grad: Tensor, summed: list[int], trainable: Trainable) -> Parts:
@@ -21,7 +21,7 @@ def _scaled(normed: Tensor, grad: Tensor, summed: list[int], trainable: Trainabl
         yield "bias", Materialised(grad.sum(summed) if summed else grad)
 
 
-@covers(nn.LayerNorm)
+@register_layer_rule(nn.LayerNorm)
 class LayerNormRule(Rule):
     """Mean and variance over the last dimensions, a scale for each of their coordinates."""
 
@@ -32,7 +32,7 @@ class LayerNormRule(Rule):
         yield from _scaled(normed, upcast(grad), _middle(grad, module.normalized_shape), trainable)
 
 
-@covers(nn.RMSNorm)
+@register_layer_rule(nn.RMSNorm)
 class RMSNormRule(Rule):
     """Root mean square over the last dimensions, a scale for each of their coordinates."""
 
@@ -43,7 +43,7 @@ class RMSNormRule(Rule):
         yield from _scaled(normed, upcast(grad), _middle(grad, module.normalized_shape), trainable)
 
 
-@covers(nn.GroupNorm)
+@register_layer_rule(nn.GroupNorm)
 class GroupNormRule(Rule):
     """Mean and variance over groups of channels, a scale for each channel."""
 
@@ -54,7 +54,7 @@ class GroupNormRule(Rule):
         yield from _scaled(normed, upcast(grad), list(range(2, grad.dim())), trainable)
 
 
-@covers(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+@register_layer_rule(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 class InstanceNormRule(Rule):
     """Mean and variance over each channel of each example, a scale for each channel."""
 

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from sparsedp.clipping.errors import RuleError
 from sparsedp.clipping.layers.linear import projection
-from sparsedp.clipping.layers.registry import LayerCall, Parts, Rule, Trainable, argument, covers
+from sparsedp.clipping.layers.registry import LayerCall, Parts, Rule, Trainable, argument, register_layer_rule
 
 
 class Unrolled(NamedTuple):
@@ -27,7 +27,7 @@ class Unrolled(NamedTuple):
     """The first of the states that are found step by step: it is the user's, who must not change it in place."""
 
 
-@covers(nn.RNN, nn.LSTM, nn.GRU)
+@register_layer_rule(nn.RNN, nn.LSTM, nn.GRU)
 class RecurrentRule(Rule):
     """Layers and directions one after the other, each a loop over time."""
 
@@ -60,7 +60,7 @@ class RecurrentRule(Rule):
         yield from _unrolled_parts(saved, grad, trainable)
 
 
-@covers(nn.RNNCell, nn.LSTMCell, nn.GRUCell)
+@register_layer_rule(nn.RNNCell, nn.LSTMCell, nn.GRUCell)
 class RecurrentCellRule(Rule):
     """A single step."""
 

@@ -89,12 +89,12 @@ _DERIVED: dict[str, Rule] = {}
 Register = Callable[[type[Rule]], type[Rule]]
 
 
-def covers(*layers: type[nn.Module] | str) -> Register:
+def register_layer_rule(*layers: type[nn.Module] | str) -> Register:
     """Class decorator: this rule is for these layers, given as classes or, not to import them, by name."""
     return _register(_RULES, layers)
 
 
-def covers_derived(*layers: type[nn.Module] | str) -> Register:
+def register_derived_layer_rule(*layers: type[nn.Module] | str) -> Register:
     """Class decorator: this rule is for derived classes of these layers with a forward of their own."""
     return _register(_DERIVED, layers)
 
