@@ -143,7 +143,7 @@ class ClickData:
     def periods(self, length: int, *, start: int | None = None) -> list[Period]:
         """Cut the rows into periods of `length` time units from `start` (default: the earliest time).
 
-        I64 before `start` belong to none; periods without rows are left out. The periods hold disjoint rows.
+        Rows before `start` belong to none; periods without rows are left out. The periods hold disjoint rows.
         """
         if length < 1:
             raise ValueError(f"length must be at least 1, got {length}")

@@ -59,7 +59,7 @@ class Rule(ABC):
     def forward(
         self, module: nn.Module, layer_call: LayerCall, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """LayerCall the layer, none of whose own parameters requires a gradient meanwhile, and trace its output."""
+        """Call the layer, none of whose own parameters requires a gradient meanwhile, and trace its output."""
         return layer_call.trace(
             argument(args, kwargs, 0, self.input), layer_call.original_forward(*args, **kwargs)
         )
