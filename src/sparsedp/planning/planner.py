@@ -183,6 +183,8 @@ def plan(
         selection = replace(selection, threshold=tau)
     rule = _step_rule(selection, space, sigma_eff, run)
     tau, norm, sigma2 = rule.threshold, rule.contribution_norm, rule.gradient_noise_multiplier
+    if not math.isfinite(tau):
+        raise ValueError(f"{wish} of {value:g} puts the threshold out of reach: no row would ever be trained")
     size = rows.gradient_size(tau)
     if size == 0:
         raise ValueError(f"threshold of {tau:g} is out of reach: no row would ever be trained")
