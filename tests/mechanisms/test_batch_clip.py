@@ -65,7 +65,7 @@ def test_audit_catches_the_printed_sensitivity_of_wide(stream):
     wrong = audit(mechanism(printed), pair, **options)
     assert wrong.refuted
     assert claimed == pytest.approx(2.3, abs=0.05)
-    assert 4.85 <= wrong.lower_bound <= analytic_gaussian_epsilon(delta, 2 / sigma)  # which is what it costs
+    assert 4.9 <= wrong.lower_bound <= analytic_gaussian_epsilon(delta, 2 / sigma)  # which is what it costs
 
 
 @pytest.mark.parametrize(

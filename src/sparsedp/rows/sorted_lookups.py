@@ -27,7 +27,7 @@ from sparsedp.rows.segments import (
 from sparsedp.rows.space import RowSpace
 
 Target = tuple[I64 | None, NDArray[Any]]
-"""Rows of a table (ascending; None: all) and where to add the gradient of each, a grad_row a row."""
+"""Rows of a table (ascending; None: all) and where to add the gradient of each, one row for each."""
 
 _NOTHING = np.empty(0, dtype=np.int64)
 _NO_SCALES = np.empty(0, dtype=np.float32)
@@ -93,7 +93,7 @@ class SortedLookups:
         return SparseCounts(rows, counts) if domain is None else SparseCounts(rows[counted], counts[counted])
 
     def surviving(self, selected: I64) -> I64:
-        """Those touched rows that are ``selected`` (sorted global row ids) or always on, as positions_in in the order."""
+        """Those touched rows that are ``selected`` (sorted global row ids) or always on, as positions in the order."""
         chosen = positions_in(self.order.rows[: self._choosable], selected)
         always_on = np.arange(self._choosable, self.touched)
         return np.concatenate([chosen[chosen >= 0], always_on])

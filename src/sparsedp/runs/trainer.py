@@ -65,10 +65,10 @@ class Trainer(Protocol):
         """Make and pay for the choices that come before the first step; False if there are none."""
 
     def save(self, path: Path, run_stats: RunStats) -> None:
-        """Write a checkpoint. The run_stats is in the same file: a kill between two would leave one of them old."""
+        """Write a checkpoint. The statistics are in the same file: a kill between two would leave one of them old."""
 
     def resume(self, path: Path) -> RunStats:
-        """Go on from a checkpoint; gives the run_stats up to it."""
+        """Go on from a checkpoint; gives the statistics up to it."""
 
     def withheld(self) -> list[str]:
         """Buffers that training passes changed without noise: they are not released."""

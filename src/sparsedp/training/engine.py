@@ -274,7 +274,7 @@ class PrivacyEngine:
         )
 
     def flush(self) -> None:
-        """Add all noise that rows still owe (``DPSGD(lazy=True)``; nothing to do otherwise)."""
+        """Apply all pending noise (``DPSGD(lazy=True)``; nothing to do otherwise)."""
         if self.session.lazy is not None:
             self.session.lazy.flush()
 

@@ -23,7 +23,7 @@ _NOT_PLAIN = ("momentum", "weight_decay", "dampening", "nesterov", "maximize")
 
 
 class LazyNoise:
-    """The noise that a model's tables still owe.
+    """The noise that is pending on a model's tables.
 
     Guarantee and event: those of DP-SGD, for the final model only. Proof: plain SGD adds to a row the sum
     over steps of ``lr_t * release_t``. Where no example touched the row, ``release_t`` is noise alone and
@@ -66,7 +66,7 @@ class LazyNoise:
                     )
 
     def step(self, std: float, gradients: Mapping[str, RowGradient]) -> None:
-        """After the wrapped optimisers: move the touched rows; all others owe this step's noise.
+        """After the wrapped optimisers: move the touched rows; on all others this step's noise is pending.
 
         ``gradients`` are the released ones, divided by B, with noise of standard deviation ``std`` on every
         coordinate; a table without one was touched nowhere. Nothing of them stays on ``.grad``, which would

@@ -37,7 +37,7 @@ _IDS_AT: dict[Callable[..., Any], tuple[int, str]] = {
 
 
 class LazyParameter(nn.Parameter):
-    """A parameter that pays what its rows owe before torch or Python look at them.
+    """A parameter that applies its rows' pending noise before torch or Python look at them.
 
     Reading rows by id (embedding, embedding_bag) pays those rows. Anything else that can see weights (a
     state_dict of the model or of a part, ``data``, ``detach``, ``numpy``, arithmetic, deepcopy, pickle,

@@ -1,4 +1,4 @@
-"""One table under lazy noise: which rows owe how much, and how they are paid."""
+"""One table under lazy noise: how much noise is pending on which rows, and how it is applied."""
 
 from __future__ import annotations
 

@@ -28,9 +28,9 @@ class StepGradient(NamedTuple):
     tables: dict[str, RowGradient | Tensor]
     """Rows for a table in which rows were selected, a whole tensor for one that is always on."""
     rows_per_table: dict[str, int]
-    """Embedding rows that got noise (or owe it)."""
+    """Embedding rows that got noise, or have it pending."""
     gradient_size: int
-    """Embedding coordinates that got noise (or owe it)."""
+    """Embedding coordinates that got noise, or have it pending."""
     dense_size: int
 
 
