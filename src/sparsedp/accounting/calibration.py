@@ -21,6 +21,7 @@ from sparsedp.core.validation import (
 )
 
 _ROUGH = 30.0  # a first search makes do with this many times the tolerance
+_NARROW_ENOUGH_TO_GUESS = 0.01  # around a jump of the rough epsilon
 _SIGMAS = (1e-2, 1e9)
 _MOST_STEPS = 10**9
 _LARGE = 100.0
@@ -125,7 +126,12 @@ def _sigma(target: float, delta: float, steps: int, make: Callable[[float], DpEv
     if target > _LARGE and reached(_SIGMAS[0], _ROUGH) <= aim:
         raise ValueError(f"target_epsilon of {target:g} is so large here that no noise would be needed")
     sigma, exponent = solve_falling(
-        lambda sigma: reached(sigma, _ROUGH), aim=aim, slack=_ROUGH * slack, guess=1.0, limits=_SIGMAS
+        lambda sigma: reached(sigma, _ROUGH),
+        aim=aim,
+        slack=_ROUGH * slack,
+        guess=1.0,
+        limits=_SIGMAS,
+        narrow=_NARROW_ENOUGH_TO_GUESS,
     )
     if sigma >= 0.99 * _SIGMAS[1]:
         raise ValueError(

@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 from scipy.optimize import brentq, minimize_scalar
+from typing_extensions import override
 
 from sparsedp.accounting.analytic_gaussian import analytic_gaussian_sigma
 from sparsedp.accounting.budget import BudgetExceeded
@@ -58,7 +59,7 @@ class _Total:
         self._terms = [total, math.fsum([*self._terms, cost, -total])]
 
 
-class ZCDPFilter:
+class ZCDPFilter(Filter[float]):
     """Costs are rho in zero-concentrated DP; a Gaussian of noise multiplier sigma costs 1 / (2 sigma^2).
 
     Guarantee: all releases together are `rho`-zCDP, under the adjacency of the costs. Proof: sum rho_t <=
@@ -94,12 +95,12 @@ class ZCDPFilter:
         """What has been charged."""
         return self._total.with_one_more(0.0)
 
+    @override
     def admits(self, cost: float) -> bool:
-        """See `Filter`."""
         return self._total.with_one_more(check_non_negative("cost", cost)) <= self.rho
 
+    @override
     def spend(self, cost: float) -> None:
-        """See `Filter`."""
         if not self.admits(cost):
             raise BudgetExceeded(
                 f"a cost of rho {cost:g} does not fit: {self.spent:g} of {self.rho:g} are spent"
@@ -107,7 +108,7 @@ class ZCDPFilter:
         self._total.add(cost)
 
 
-class GDPFilter:
+class GDPFilter(Filter[float]):
     """Costs are mu in Gaussian DP; a Gaussian of noise multiplier sigma costs 1 / sigma.
 
     Guarantee: all releases together are `mu`-GDP, under the adjacency of the costs. Proof: sum mu_t^2 <=
@@ -128,13 +129,13 @@ class GDPFilter:
         """What has been charged, as one mu."""
         return math.sqrt(self._total.with_one_more(0.0))
 
+    @override
     def admits(self, cost: float) -> bool:
-        """See `Filter`."""
         cost = check_non_negative("cost", cost)
         return cost <= self.mu and self._total.with_one_more(cost * cost) <= self.mu * self.mu
 
+    @override
     def spend(self, cost: float) -> None:
-        """See `Filter`."""
         if not self.admits(cost):
             raise BudgetExceeded(
                 f"a cost of mu {cost:g} does not fit: {self.spent:g} of {self.mu:g} are spent"
@@ -142,7 +143,7 @@ class GDPFilter:
         self._total.add(cost * cost)
 
 
-class RenyiFilter:
+class RenyiFilter(Filter[float]):
     """Costs are Renyi divergences at one `order`, fixed in advance.
 
     Guarantee: all releases together are (`order`, `budget`)-RDP, under the adjacency of the costs. Proof:
@@ -173,12 +174,12 @@ class RenyiFilter:
         """What has been charged."""
         return self._total.with_one_more(0.0)
 
+    @override
     def admits(self, cost: float) -> bool:
-        """See `Filter`."""
         return self._total.with_one_more(check_non_negative("cost", cost)) <= self.budget
 
+    @override
     def spend(self, cost: float) -> None:
-        """See `Filter`."""
         if not self.admits(cost):
             raise BudgetExceeded(
                 f"a divergence of {cost:g} at order {self.order:g} does not fit: "
@@ -187,7 +188,7 @@ class RenyiFilter:
         self._total.add(cost)
 
 
-class AdaptiveFilter:
+class AdaptiveFilter(Filter[tuple[float, float]]):
     """Costs are pairs (epsilon_t, delta_t): fully adaptive composition, as bias-reduced SGD uses it.
 
     Guarantee: all releases together are (`epsilon`, `delta`)-DP, under the adjacency of the costs, if every
@@ -214,14 +215,14 @@ class AdaptiveFilter:
         """The (epsilon, delta) that the releases charged so far have together."""
         return self._reached(self._squares.with_one_more(0.0)), self.slack + self._deltas.with_one_more(0.0)
 
+    @override
     def admits(self, cost: tuple[float, float]) -> bool:
-        """See `Filter`."""
         epsilon, delta = check_non_negative("cost", cost[0]), check_non_negative("cost", cost[1])
         within = self._reached(self._squares.with_one_more(epsilon * epsilon)) <= self.epsilon
         return within and self._deltas.with_one_more(delta) <= self.delta - self.slack
 
+    @override
     def spend(self, cost: tuple[float, float]) -> None:
-        """See `Filter`."""
         if not self.admits(cost):
             raise BudgetExceeded(
                 f"a cost of ({cost[0]:g}, {cost[1]:g}) does not fit: ({self.spent[0]:g}, {self.spent[1]:g}) "

@@ -17,12 +17,13 @@ def solve_falling(
     guess: float,
     limits: tuple[float, float],
     exponent: float = -1.0,
+    narrow: float = _NARROW,
 ) -> tuple[float, float]:
     """(x, exponent) with aim - slack <= function(x) <= aim, for a function that falls with x.
 
     Steps follow the power law x^exponent through the last two points, kept within what is known of the
-    root. Where the function jumps over the interval, x is next to the jump on its lower side; where it
-    stays on one side of it up to a limit, x is that limit.
+    root. Where the function jumps over the interval, x is next to the jump on its lower side, within a share
+    `narrow` of it; where it stays on one side of it up to a limit, x is that limit.
     """
     low, high = limits
     x, last = guess, (math.nan, math.nan)
@@ -34,7 +35,7 @@ def solve_falling(
             low = x
         else:
             high = x
-        if high <= low * (1 + _NARROW):
+        if high <= low * (1 + narrow):
             return high, exponent
         exponent = _exponent(last, (x, y), exponent)
         last = (x, y)

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
+from typing_extensions import override
 
 from sparsedp.clipping.anchor import ground, is_restricted, on_gradient
 from sparsedp.clipping.errors import RuleError, UnsupportedLayerError
@@ -133,8 +134,8 @@ class Watch(StandIn):
         """The layer's own names of its parameters, and the model's."""
         self._all = frozenset(parameters)
 
+    @override
     def attach(self) -> None:
-        """See the base class."""
         super().attach()
         self.forward = self._read if isinstance(self.rule, TableRule) else self.own
 

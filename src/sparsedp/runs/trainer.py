@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 from torch.optim import Optimizer
+from typing_extensions import override
 
 from sparsedp.accounting import Ledger, PrivacyStatement
 from sparsedp.accounting.event_json import event_key
@@ -88,7 +89,7 @@ def check_ledger(config: RunConfig) -> None:
         open_ledger(config, Path(config.ledger), "run")
 
 
-class PrivateTrainer:
+class PrivateTrainer(Trainer):
     """Training with the privacy engine.
 
     ``selection`` is by default what the config says; one that is given has its one-off events paid already.
@@ -125,70 +126,70 @@ class PrivateTrainer:
         self._meter = EpsilonMeter(self.engine, self.delta)
 
     @property
+    @override
     def steps_taken(self) -> int:
-        """See the protocol."""
         return self.private.optimizer.steps_taken
 
+    @override
     def batches(self) -> Iterator[Any]:
-        """See the protocol."""
         return iter(self.private.data_loader)
 
+    @override
     def zero_grad(self) -> None:
-        """See the protocol."""
         self.private.optimizer.zero_grad()
 
+    @override
     def step(self) -> None:
-        """See the protocol."""
         self.private.optimizer.step()
 
     @property
+    @override
     def is_mid_batch(self) -> bool:
-        """See the protocol."""
         return self.private.optimizer.is_mid_batch
 
+    @override
     def last_step(self) -> LastStep | None:
-        """See the protocol."""
         return self.private.optimizer.last_step
 
+    @override
     def epsilon(self) -> float | None:
-        """See the protocol."""
         return self._meter()
 
+    @override
     def statement(self) -> PrivacyStatement | None:
-        """See the protocol."""
         return self.engine.statement(self.delta)
 
+    @override
     def lost_steps(self) -> int:
-        """See the protocol."""
         run = self.engine.session
         step = event_key(run.step_config.event(run.selection))
         paid = sum(count for event, count in self.ledger.own_events() if event_key(event) == step)
         return paid - self.steps_taken
 
+    @override
     def choose_once(self) -> bool:
-        """See the protocol."""
         self.engine.session.choose_once()
         return bool(self.engine.session.selection.one_off_events())
 
+    @override
     def save(self, path: Path, run_stats: RunStats) -> None:
-        """See the protocol."""
         write_state({**state_of(self.engine), _TALLY: run_stats.to_record()}, path)
 
+    @override
     def resume(self, path: Path) -> RunStats:
-        """See the protocol."""
         self.engine.resume(path)
         return RunStats.from_record(torch.load(path, weights_only=True, mmap=True)[_TALLY])
 
+    @override
     def withheld(self) -> list[str]:
-        """See the protocol."""
         return self.engine.session.buffers.changed()
 
+    @override
     def close(self) -> None:
-        """See the protocol."""
         self.engine.detach()
 
 
-class PlainTrainer:
+class PlainTrainer(Trainer):
     """Training without privacy on the same Poisson batches: the yardstick."""
 
     def __init__(self, config: RunConfig, model: nn.Module, data: ClickData) -> None:
@@ -202,51 +203,51 @@ class PlainTrainer:
         self.total_steps = steps_in(config.epochs, self._loader.steps_per_epoch)
 
     @property
+    @override
     def steps_taken(self) -> int:
-        """See the protocol."""
         return self._loader.position
 
+    @override
     def batches(self) -> Iterator[Any]:
-        """See the protocol."""
         return iter(self._loader)
 
+    @override
     def zero_grad(self) -> None:
-        """See the protocol."""
         for optimizer in self._optimizers:
             optimizer.zero_grad()
 
+    @override
     def step(self) -> None:
-        """See the protocol."""
         for optimizer in self._optimizers:
             optimizer.step()
 
     @property
+    @override
     def is_mid_batch(self) -> bool:
-        """See the protocol."""
         return False
 
+    @override
     def last_step(self) -> LastStep | None:
-        """See the protocol."""
         return None
 
+    @override
     def epsilon(self) -> float | None:
-        """See the protocol."""
         return None
 
+    @override
     def statement(self) -> PrivacyStatement | None:
-        """See the protocol."""
         return None
 
+    @override
     def lost_steps(self) -> int:
-        """See the protocol."""
         return 0
 
+    @override
     def choose_once(self) -> bool:
-        """See the protocol."""
         return False
 
+    @override
     def save(self, path: Path, run_stats: RunStats) -> None:
-        """See the protocol."""
         state = {
             _TALLY: run_stats.to_record(),
             "module": self._model.state_dict(),
@@ -256,8 +257,8 @@ class PlainTrainer:
         }
         write_state(state, path)
 
+    @override
     def resume(self, path: Path) -> RunStats:
-        """See the protocol."""
         state = torch.load(path, weights_only=True)
         self._model.load_state_dict(state["module"])
         for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
@@ -266,9 +267,10 @@ class PlainTrainer:
         torch.set_rng_state(state["torch_rng"])
         return RunStats.from_record(state[_TALLY])
 
+    @override
     def withheld(self) -> list[str]:
-        """See the protocol."""
         return []
 
+    @override
     def close(self) -> None:
-        """See the protocol."""
+        return

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from sparsedp.accounting.pld.pairs import SKETCH, Pair, Weighted, randomized_response
 from sparsedp.core.arrays import F64
@@ -26,7 +27,7 @@ def bounded_range_delta(loss: float, epsilon: float) -> float:
 
 
 @dataclass(frozen=True)
-class BoundedRange:
+class BoundedRange(Pair):
     """The pair whose delta at every epsilon is `bounded_range_delta`: one bounded-range draw.
 
     Writing x = e^loss, that curve is (1 - v sqrt(x))^2 / (1 - v^2) with v = e^(-epsilon/2): convex in x, so
@@ -38,8 +39,8 @@ class BoundedRange:
     epsilon: float
     symmetric: ClassVar[bool] = True
 
+    @override
     def cells(self, edges: F64) -> tuple[F64, F64]:
-        """See `Pair`."""
         inside = np.concatenate(
             [[-self.epsilon], np.clip(edges, -self.epsilon, self.epsilon), [self.epsilon]]
         )
@@ -47,12 +48,12 @@ class BoundedRange:
         width = np.expm1((high - low) / 2) / -math.expm1(-self.epsilon)
         return np.exp((low - self.epsilon) / 2) * width, np.exp(-(high + self.epsilon) / 2) * width
 
+    @override
     def span(self, tail: float) -> tuple[float, float]:
-        """See `Pair`."""
         return -self.epsilon, self.epsilon
 
+    @override
     def sketch(self, tail: float) -> F64:
-        """See `Pair`."""
         return np.linspace(-self.epsilon, self.epsilon, SKETCH)
 
 

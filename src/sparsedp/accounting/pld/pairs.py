@@ -17,6 +17,7 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 from scipy.special import ndtr, ndtri_exp
+from typing_extensions import override
 
 from sparsedp.core.arrays import F64
 
@@ -82,29 +83,29 @@ def normal_quantile(tail: float) -> float:
 
 
 @dataclass(frozen=True)
-class Gaussian:
+class Gaussian(Pair):
     """N(mu, 1) against N(0, 1): the loss is N(mu^2/2, mu^2) under P and N(-mu^2/2, mu^2) under Q."""
 
     mu: float
     symmetric: ClassVar[bool] = True
 
+    @override
     def cells(self, edges: F64) -> tuple[F64, F64]:
-        """See `Pair`."""
         z = edges / self.mu
         return normal_cells(z - self.mu / 2), normal_cells(z + self.mu / 2)
 
+    @override
     def span(self, tail: float) -> tuple[float, float]:
-        """See `Pair`."""
         high = self.mu * (self.mu / 2 + normal_quantile(tail))
         return -high, high
 
+    @override
     def sketch(self, tail: float) -> F64:
-        """See `Pair`."""
         return np.linspace(*self.span(tail), SKETCH)
 
 
 @dataclass(frozen=True, eq=False)
-class Atoms:
+class Atoms(Pair):
     """Finitely many losses: P puts `p[i]`, Q puts `q[i] = p[i] exp(-losses[i])` on `losses[i]` (ascending).
 
     `infinity` is the P-mass where Q has none, `minus_infinity` the Q-mass where P has none.
@@ -117,8 +118,8 @@ class Atoms:
     minus_infinity: float = 0.0
     symmetric: bool = False
 
+    @override
     def cells(self, edges: F64) -> tuple[F64, F64]:
-        """See `Pair`."""
         cell = np.searchsorted(edges, self.losses)
         p: F64 = np.bincount(cell, weights=self.p, minlength=len(edges) + 1).astype(np.float64)
         q: F64 = np.bincount(cell, weights=self.q, minlength=len(edges) + 1).astype(np.float64)
@@ -126,12 +127,12 @@ class Atoms:
         q[0] += self.minus_infinity
         return p, q
 
+    @override
     def span(self, tail: float) -> tuple[float, float]:
-        """See `Pair`."""
         return float(self.losses[0]), float(self.losses[-1])
 
+    @override
     def sketch(self, tail: float) -> F64:
-        """See `Pair`."""
         between = (self.losses[:-1] + self.losses[1:]) / 2
         stride = max(1, len(between) // SKETCH)
         return between[::stride] if len(between) else self.losses + 1.0
@@ -174,7 +175,7 @@ def discrete_laplace(parameter: float, sensitivity: int) -> Atoms:
 
 
 @dataclass(frozen=True)
-class Weighted:
+class Weighted(Pair):
     """One of two pairs, chosen by a coin of known bias whose outcome is published."""
 
     weight: float
@@ -182,20 +183,20 @@ class Weighted:
     second: Pair
 
     @property
+    @override
     def symmetric(self) -> bool:
-        """See `Pair`."""
         return self.first.symmetric and self.second.symmetric
 
+    @override
     def cells(self, edges: F64) -> tuple[F64, F64]:
-        """See `Pair`."""
         (p1, q1), (p2, q2) = self.first.cells(edges), self.second.cells(edges)
         return self.weight * p1 + (1 - self.weight) * p2, self.weight * q1 + (1 - self.weight) * q2
 
+    @override
     def span(self, tail: float) -> tuple[float, float]:
-        """See `Pair`."""
         (low1, high1), (low2, high2) = self.first.span(tail), self.second.span(tail)
         return min(low1, low2), max(high1, high2)
 
+    @override
     def sketch(self, tail: float) -> F64:
-        """See `Pair`."""
         return np.unique(np.concatenate([self.first.sketch(tail), self.second.sketch(tail)]))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from sparsedp.accounting.pld.pairs import Pair
 from sparsedp.core.arrays import F64
@@ -29,7 +30,7 @@ def unsampled_loss(loss: F64, rate: float) -> F64:
 
 
 @dataclass(frozen=True)
-class PoissonSampled:
+class PoissonSampled(Pair):
     """(1 - rate) Q + rate P against Q: the record is in the batch with probability `rate`.
 
     Guarantee: dominates any mechanism dominated by (P, Q) run on a Poisson sample, add-or-remove-one (Zhu,
@@ -42,19 +43,19 @@ class PoissonSampled:
     rate: float
     symmetric: ClassVar[bool] = False
 
+    @override
     def cells(self, edges: F64) -> tuple[F64, F64]:
-        """See `Pair`."""
         inner = unsampled_loss(edges, self.rate)
         start = int(np.searchsorted(inner, -np.inf, side="right"))  # edges below the least loss: empty cells
         p, q = self.pair.cells(inner[start:]) if start < len(edges) else (np.ones(1), np.ones(1))
         empty = np.zeros(start)
         return np.concatenate([empty, (1 - self.rate) * q + self.rate * p]), np.concatenate([empty, q])
 
+    @override
     def span(self, tail: float) -> tuple[float, float]:
-        """See `Pair`."""
         low, high = sampled_loss(np.array(self.pair.span(tail)), self.rate)
         return float(low), float(high)
 
+    @override
     def sketch(self, tail: float) -> F64:
-        """See `Pair`."""
         return np.unique(sampled_loss(self.pair.sketch(tail), self.rate))

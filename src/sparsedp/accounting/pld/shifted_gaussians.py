@@ -11,6 +11,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, logsumexp
 from scipy.stats import binom
+from typing_extensions import override
 
 from sparsedp.accounting.pld.pairs import (
     LARGEST_SHIFT,
@@ -34,7 +35,7 @@ _ULPS = 4e-16
 
 
 @dataclass(frozen=True)
-class GaussianMixture:
+class GaussianMixture(Pair):
     """sum_i probability_i N(shift_i, 1) against N(0, 1): the record moves the sum by a random amount >= 0.
 
     `infinity` is the probability of a shift so large that its loss counts as infinite.
@@ -62,8 +63,8 @@ class GaussianMixture:
             loss[part], slope[part] = top + np.log(total), (terms @ shifts) / total
         return loss, slope
 
+    @override
     def cells(self, edges: F64) -> tuple[F64, F64]:
-        """See `Pair`."""
         x = self._inverse_loss(edges)
         p, q = np.zeros(len(x) + 1), normal_cells(x)
         for weight, shift in zip(self.probabilities, self.shifts, strict=True):
@@ -111,13 +112,13 @@ class GaussianMixture:
         top = max(self.shifts) + z + 1
         return -z, float(brentq(log_mass_above, -z - 1, top)) if log_mass_above(-z - 1) > 0 else -z + 1
 
+    @override
     def span(self, tail: float) -> tuple[float, float]:
-        """See `Pair`."""
         low, high = self.loss(np.array(self._ends(tail)))
         return float(low), float(high)
 
+    @override
     def sketch(self, tail: float) -> F64:
-        """See `Pair`."""
         return np.unique(self.loss(np.linspace(*self._ends(tail), SKETCH)))
 
 
@@ -155,15 +156,15 @@ def gaussian_mixture(std: float, shifts: Sequence[float], probabilities: Sequenc
 
 
 @dataclass(frozen=True)
-class SampledReplacement:
+class SampledReplacement(Pair):
     """(1 - rate) N(0, 1) + rate N(mu, 1) against the same with -mu: a sampled record is exchanged."""
 
     mu: float
     rate: float
     symmetric: ClassVar[bool] = True
 
+    @override
     def cells(self, edges: F64) -> tuple[F64, F64]:
-        """See `Pair`."""
         x = self._inverse_loss(edges)
         centre = normal_cells(x)
         up, down = normal_cells(x - self.mu), normal_cells(x + self.mu)
@@ -186,8 +187,8 @@ class SampledReplacement:
         arcsinh = np.where(log_s > 30, log_s + math.log(2), np.arcsinh(np.exp(np.minimum(log_s, 30))))
         return np.sign(losses) * (half + arcsinh) / self.mu
 
+    @override
     def span(self, tail: float) -> tuple[float, float]:
-        """See `Pair`."""
         x = self.mu + normal_quantile(tail)
         log_other = math.log1p(-self.rate) if self.rate < 1 else -math.inf
         log_rate = math.log(self.rate)
@@ -195,8 +196,8 @@ class SampledReplacement:
         high = float(top - np.logaddexp(log_other, log_rate - self.mu * x - self.mu**2 / 2))
         return -high, high
 
+    @override
     def sketch(self, tail: float) -> F64:
-        """See `Pair`."""
         x = np.linspace(-1, 1, SKETCH) * (self.mu + normal_quantile(tail))
         log_other = math.log1p(-self.rate) if self.rate < 1 else -math.inf
         up = np.logaddexp(log_other, math.log(self.rate) + self.mu * x - self.mu**2 / 2)

@@ -9,6 +9,7 @@ from typing import Self
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 CANCELLATION_TOL = 2.0**-11
 """A squared norm found by adding terms that cancel below this share of their sizes is found again by making
@@ -126,12 +127,12 @@ class Sum(PerExampleGradient):
         self.lost = squares < LOST * sizes
         return squares.masked_fill_(self.lost, 0.0)
 
+    @override
     def select(self, examples: Tensor) -> Sum:
-        """See the base class."""
         return Sum([part.select(examples) for part in self.parts])
 
+    @override
     def instantiate(self) -> Tensor:
-        """See the base class."""
         total = self.parts[0].instantiate()
         for part in self.parts[1:]:
             total = total + part.instantiate()

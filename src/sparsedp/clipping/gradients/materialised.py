@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
+from typing_extensions import override
 
 from sparsedp.clipping.gradients.base import Summand
 from sparsedp.clipping.gradients.vectors import Vectors, upcast
@@ -22,29 +23,29 @@ class Materialised(Summand):
         self.values = self.vectors.values
         self.batch_size = self.values.shape[0]
 
+    @override
     def squared_norms(self) -> Tensor:
-        """See the base class."""
         if self.values.dim() == 2:
             return self.vectors.squares
         return Vectors(self.values.reshape(self.batch_size, self.values.shape[1:].numel())).squares
 
+    @override
     def select(self, examples: Tensor) -> Materialised:
-        """See the base class."""
         return Materialised(self.values[examples])
 
+    @override
     def instantiate(self) -> Tensor:
-        """See the base class."""
         return self.values
 
+    @override
     def merge(self, others: Sequence[Materialised]) -> Materialised:
-        """See the base class."""
         values = self.values
         for other in others:
             values = values + other.values
         return Materialised(values)
 
+    @override
     def dot(self, other: Summand) -> Tensor:
-        """See the base class."""
         return other.dot(self)
 
     def _add_to(self, out: Tensor, weights: Tensor) -> None:

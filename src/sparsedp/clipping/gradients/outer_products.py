@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from sparsedp.clipping.gradients.base import (
     CANCELLATION_TOL,
@@ -39,8 +40,8 @@ class OuterProducts(Summand):
         self.batch_size = self.inputs.values.shape[0]
         self._made: Tensor | None = None
 
+    @override
     def squared_norms(self) -> Tensor:
-        """See the base class."""
         a, g = self.inputs.values, self.output_grads.values
         if a.dim() == 2:
             return self.inputs.squares * self.output_grads.squares
@@ -58,19 +59,19 @@ class OuterProducts(Summand):
             self._made = _made(upcast(a), upcast(g))
         return Materialised(self._made).squared_norms()
 
+    @override
     def sizes(self) -> Tensor:
-        """See the base class."""
         sizes = (self.inputs.squares * self.output_grads.squares).sqrt()
         return sizes if sizes.dim() == 1 else sizes.sum(1)
 
+    @override
     def select(self, examples: Tensor) -> OuterProducts:
-        """See the base class."""
         chosen = OuterProducts(self.inputs.values[examples], self.output_grads.values[examples])
         chosen._made = None if self._made is None else self._made[examples]
         return chosen
 
+    @override
     def instantiate(self) -> Tensor:
-        """See the base class."""
         if self._made is not None:
             return self._made
         return _made(upcast(self.inputs.values), upcast(self.output_grads.values))
@@ -83,8 +84,8 @@ class OuterProducts(Summand):
             torch.cat([_sequence(use.output_grads.values) for use in uses], 1),
         )
 
+    @override
     def dot(self, other: Summand) -> Tensor:
-        """See the base class."""
         a, g = self.sequences()
         if isinstance(other, Materialised):
             made = upcast(other.values).reshape(self.batch_size, g.shape[2], a.shape[2])

@@ -7,6 +7,7 @@ from functools import cached_property
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from sparsedp.clipping.gradients.base import Summand
 from sparsedp.clipping.gradients.materialised import Materialised
@@ -36,14 +37,14 @@ class ScatteredRows(Summand):
         values = grads.new_zeros(keys.numel(), grads.shape[1]).index_add_(0, place, grads)
         return keys // self.rows, keys % self.rows, values
 
+    @override
     def squared_norms(self) -> Tensor:
-        """See the base class."""
         examples, _, values = self._coalesced
         squares = row_squares(values)
         return squares.new_zeros(self.batch_size).index_add_(0, examples, squares)
 
+    @override
     def select(self, examples: Tensor) -> ScatteredRows:
-        """See the base class."""
         place = examples.new_full((self.batch_size,), -1)
         place[examples] = torch.arange(examples.numel(), device=examples.device)
         owner, ids, values = self._coalesced
@@ -51,20 +52,20 @@ class ScatteredRows(Summand):
         read = EmbeddingLookups(ids[kept], place[owner[kept]], values[kept])
         return ScatteredRows(read, examples.numel(), self.rows)
 
+    @override
     def instantiate(self) -> Tensor:
-        """See the base class."""
         examples, ids, values = self._coalesced
         made = values.new_zeros(self.batch_size, self.rows, values.shape[1])
         made[examples, ids] = values
         return made
 
+    @override
     def merge(self, others: Sequence[ScatteredRows]) -> ScatteredRows:
-        """See the base class."""
         read = EmbeddingLookups.concatenate([self.read, *(other.read for other in others)])
         return ScatteredRows(read, self.batch_size, self.rows)
 
+    @override
     def dot(self, other: Summand) -> Tensor:
-        """See the base class."""
         if isinstance(other, OuterProducts):
             return self._dot_outer(other)
         examples, ids, values = self._coalesced

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from typing_extensions import override
 
 from sparsedp.clipping.errors import RuleError
 from sparsedp.clipping.layers.linear import projection
@@ -32,8 +33,8 @@ class AttentionRule(Rule):
     parameters = None
     whole = True
 
+    @override
     def refusal(self, module: nn.Module) -> str | None:
-        """See the base class."""
         assert isinstance(module, nn.MultiheadAttention)
         if not module.batch_first:
             return "has the batch along dimension 1; make it with batch_first=True"
@@ -41,15 +42,15 @@ class AttentionRule(Rule):
             return "add_bias_kv and add_zero_attn have no rule; leave them out"
         return None
 
+    @override
     def forward(
         self, module: nn.Module, layer_call: LayerCall, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """See the base class."""
         assert isinstance(module, nn.MultiheadAttention)
         return _attend(module, layer_call, *args, **kwargs)
 
+    @override
     def gradients(self, module: nn.Module, saved: Any, grad: Tensor, trainable: Trainable) -> Parts:
-        """See the base class."""
         assert isinstance(module, nn.MultiheadAttention)
         call: Projected = saved
         if call.weight in trainable:

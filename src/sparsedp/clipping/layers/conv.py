@@ -6,6 +6,7 @@ from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
+from typing_extensions import override
 
 from sparsedp.clipping.gradients.materialised import Materialised
 from sparsedp.clipping.gradients.outer_products import OuterProducts
@@ -17,8 +18,8 @@ from sparsedp.clipping.layers.registry import Parts, Rule, Trainable, register_l
 class ConvRule(Rule):
     """Each output position is a linear map of its patch: the weight's gradient is ``sum_t g_t patch_t^T``."""
 
+    @override
     def gradients(self, module: nn.Module, saved: Any, grad: Tensor, trainable: Trainable) -> Parts:
-        """See the base class."""
         assert isinstance(module, nn.Conv1d | nn.Conv2d)
         grad = grad.flatten(2)
         if "bias" in trainable:

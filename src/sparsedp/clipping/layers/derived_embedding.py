@@ -8,6 +8,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from typing_extensions import override
 
 from sparsedp.clipping.errors import RuleError
 from sparsedp.clipping.layers.embedding import each_for_itself, lookups, table_refusal
@@ -30,21 +31,21 @@ class DerivedEmbeddingRule(Rule):
 
     parameters = frozenset({"weight"})
 
+    @override
     def refusal(self, module: nn.Module) -> str | None:
-        """See the base class."""
         assert isinstance(module, nn.Embedding)
         return table_refusal(module)
 
+    @override
     def forward(
         self, module: nn.Module, layer_call: LayerCall, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """See the base class."""
         assert isinstance(module, nn.Embedding)
         with _TracedWeight(module.weight, layer_call):
             return layer_call.original_forward(*args, **kwargs)
 
+    @override
     def gradients(self, module: nn.Module, saved: Any, grad: Tensor, trainable: Trainable) -> Parts:
-        """See the base class."""
         assert isinstance(module, nn.Embedding)
         yield "weight", lookups(module, saved, grad)
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from sparsedp.clipping.layers.registry import (
     LayerCall,
@@ -38,21 +39,21 @@ def table_refusal(table: nn.Embedding | nn.EmbeddingBag) -> str | None:
 class EmbeddingRule(TableRule):
     """Each lookup owns its part of the output's gradient and belongs to the example along dimension 0."""
 
+    @override
     def refusal(self, module: nn.Module) -> str | None:
-        """See the base class."""
         assert isinstance(module, nn.Embedding)
         return table_refusal(module)
 
+    @override
     def forward(
         self, module: nn.Module, layer_call: LayerCall, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """See the base class."""
         ids = argument(args, kwargs, 0, "input")
         ids = each_for_itself(layer_call, ids)
         return layer_call.trace(ids, layer_call.original_forward(ids))
 
+    @override
     def gradients(self, module: nn.Module, saved: Any, grad: Tensor, trainable: Trainable) -> Parts:
-        """See the base class."""
         assert isinstance(module, nn.Embedding)
         yield "weight", lookups(module, saved, grad)
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from sparsedp.clipping.layers.embedding import table_refusal
 from sparsedp.clipping.layers.registry import (
@@ -31,17 +32,17 @@ class Bags(NamedTuple):
 class EmbeddingBagRule(TableRule):
     """A bag is an example; its lookups share its gradient, times their weight or 1 / (size of the bag)."""
 
+    @override
     def refusal(self, module: nn.Module) -> str | None:
-        """See the base class."""
         assert isinstance(module, nn.EmbeddingBag)
         if module.mode == "max":
             return "mode 'max' sends each coordinate's gradient to another row; use 'sum' or 'mean'"
         return table_refusal(module)
 
+    @override
     def forward(
         self, module: nn.Module, layer_call: LayerCall, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """See the base class."""
         output = layer_call.original_forward(*args, **kwargs)
         weights = argument(args, kwargs, 2, "per_sample_weights")
         bags = Bags(
@@ -51,13 +52,13 @@ class EmbeddingBagRule(TableRule):
         )
         return layer_call.trace(bags, output)
 
+    @override
     def ids(self, saved: Any) -> Tensor | None:
-        """See the base class."""
         assert isinstance(saved, Bags)
         return saved.ids if saved.offsets is None else None
 
+    @override
     def gradients(self, module: nn.Module, saved: Any, grad: Tensor, trainable: Trainable) -> Parts:
-        """See the base class."""
         assert isinstance(module, nn.EmbeddingBag)
         count = grad.shape[0]
         ids, scales = saved.ids.reshape(-1).long(), saved.weights

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unflatten
+from typing_extensions import override
 
 from sparsedp.clipping.anchor import grounded_copy
 from sparsedp.clipping.attributes import guard_attributes, tensors_kept
@@ -43,16 +44,16 @@ class Fallback(Rule):
     parameters = None
     grounds_input = False
 
+    @override
     def refusal(self, module: nn.Module) -> str | None:
-        """See the base class."""
         if type(module).forward is nn.Module.forward:
             return "holds parameters but has no forward of its own, so it cannot be seen where they are used"
         return None
 
+    @override
     def forward(
         self, module: nn.Module, layer_call: LayerCall, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """See the base class."""
         saved = tree_map_only(Tensor, Tensor.detach, (args, kwargs))
         leaves, spec = tree_flatten(saved)
         attributes = tensors_kept(module)
@@ -76,8 +77,8 @@ class Fallback(Rule):
         guard_attributes(module, layer_call.name, attributes, returned)
         return tree_unflatten(outputs, output_spec)
 
+    @override
     def gradients(self, module: nn.Module, saved: Any, grad: Tensor, trainable: Trainable) -> Parts:
-        """See the base class."""
         parameters = {name: module.get_parameter(name).detach() for name in sorted(trainable)}
         numbers = sum(value.numel() for value in parameters.values())
         if grad.shape[0] * numbers > MOST:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor, nn
+from typing_extensions import override
 
 from sparsedp.clipping.gradients.materialised import Materialised
 from sparsedp.clipping.gradients.outer_products import OuterProducts
@@ -16,8 +17,8 @@ from sparsedp.clipping.layers.registry import Parts, Rule, Trainable, register_l
 class LinearRule(Rule):
     """``y = W x + b``: the weight's gradient is ``sum_t g_t x_t^T``, the bias's ``sum_t g_t``."""
 
+    @override
     def gradients(self, module: nn.Module, saved: Any, grad: Tensor, trainable: Trainable) -> Parts:
-        """See the base class."""
         yield from projection(saved, grad, trainable, "weight", "bias")
 
 
@@ -27,8 +28,8 @@ class TransposedLinearRule(Rule):
 
     input = "x"
 
+    @override
     def gradients(self, module: nn.Module, saved: Any, grad: Tensor, trainable: Trainable) -> Parts:
-        """See the base class."""
         for name, part in projection(saved, grad, trainable, "weight", "bias"):
             if isinstance(part, OuterProducts):
                 part = OuterProducts(part.output_grads, part.inputs)

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
+from typing_extensions import override
 
 from sparsedp.clipping.gradients.materialised import Materialised
 from sparsedp.clipping.gradients.vectors import upcast
@@ -25,8 +26,8 @@ def _scaled(normed: Tensor, grad: Tensor, summed: list[int], trainable: Trainabl
 class LayerNormRule(Rule):
     """Mean and variance over the last dimensions, a scale for each of their coordinates."""
 
+    @override
     def gradients(self, module: nn.Module, saved: Any, grad: Tensor, trainable: Trainable) -> Parts:
-        """See the base class."""
         assert isinstance(module, nn.LayerNorm)
         normed = F.layer_norm(upcast(saved), module.normalized_shape, eps=module.eps)
         yield from _scaled(normed, upcast(grad), _middle(grad, module.normalized_shape), trainable)
@@ -36,8 +37,8 @@ class LayerNormRule(Rule):
 class RMSNormRule(Rule):
     """Root mean square over the last dimensions, a scale for each of their coordinates."""
 
+    @override
     def gradients(self, module: nn.Module, saved: Any, grad: Tensor, trainable: Trainable) -> Parts:
-        """See the base class."""
         assert isinstance(module, nn.RMSNorm)
         normed = F.rms_norm(upcast(saved), list(module.normalized_shape), eps=module.eps)
         yield from _scaled(normed, upcast(grad), _middle(grad, module.normalized_shape), trainable)
@@ -47,8 +48,8 @@ class RMSNormRule(Rule):
 class GroupNormRule(Rule):
     """Mean and variance over groups of channels, a scale for each channel."""
 
+    @override
     def gradients(self, module: nn.Module, saved: Any, grad: Tensor, trainable: Trainable) -> Parts:
-        """See the base class."""
         assert isinstance(module, nn.GroupNorm)
         normed = F.group_norm(upcast(saved), module.num_groups, eps=module.eps)
         yield from _scaled(normed, upcast(grad), list(range(2, grad.dim())), trainable)
@@ -58,8 +59,8 @@ class GroupNormRule(Rule):
 class InstanceNormRule(Rule):
     """Mean and variance over each channel of each example, a scale for each channel."""
 
+    @override
     def gradients(self, module: nn.Module, saved: Any, grad: Tensor, trainable: Trainable) -> Parts:
-        """See the base class."""
         assert isinstance(module, nn.modules.instancenorm._InstanceNorm)
         normed = F.instance_norm(upcast(saved), eps=module.eps)
         yield from _scaled(normed, upcast(grad), list(range(2, grad.dim())), trainable)

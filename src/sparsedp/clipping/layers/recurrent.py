@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
+from typing_extensions import override
 
 from sparsedp.clipping.errors import RuleError
 from sparsedp.clipping.layers.linear import projection
@@ -33,8 +34,8 @@ class RecurrentRule(Rule):
 
     parameters = None
 
+    @override
     def refusal(self, module: nn.Module) -> str | None:
-        """See the base class."""
         assert isinstance(module, nn.RNNBase)
         if not module.batch_first:
             return "has the batch along dimension 1; make it with batch_first=True"
@@ -42,10 +43,10 @@ class RecurrentRule(Rule):
             return "proj_size has no rule; put a Linear after the layer"
         return None
 
+    @override
     def forward(
         self, module: nn.Module, layer_call: LayerCall, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """See the base class."""
         assert isinstance(module, nn.RNNBase)
         inputs = argument(args, kwargs, 0, "input")
         if isinstance(inputs, PackedSequence) or inputs.dim() != 3:
@@ -55,8 +56,8 @@ class RecurrentRule(Rule):
             )
         return _unroll(module, layer_call, inputs, argument(args, kwargs, 1, "hx"))
 
+    @override
     def gradients(self, module: nn.Module, saved: Any, grad: Tensor, trainable: Trainable) -> Parts:
-        """See the base class."""
         yield from _unrolled_parts(saved, grad, trainable)
 
 
@@ -66,10 +67,10 @@ class RecurrentCellRule(Rule):
 
     parameters = None
 
+    @override
     def forward(
         self, module: nn.Module, layer_call: LayerCall, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """See the base class."""
         assert isinstance(module, nn.RNNCellBase)
         inputs, hx = argument(args, kwargs, 0, "input"), argument(args, kwargs, 1, "hx")
         if inputs.dim() != 2:
@@ -87,8 +88,8 @@ class RecurrentCellRule(Rule):
         )
         return state if states > 1 else state[0]
 
+    @override
     def gradients(self, module: nn.Module, saved: Any, grad: Tensor, trainable: Trainable) -> Parts:
-        """See the base class."""
         yield from _unrolled_parts(saved, grad, trainable)
 
 
