@@ -9,7 +9,7 @@ import numpy as np
 
 from sparsedp.accounting.pld.grid import GridLoss, discretise
 from sparsedp.accounting.pld.one_sided import Pairs
-from sparsedp.core.arrays import F64
+from sparsedp.core.arrays import F64, weighted_sum
 
 _POINTS = 1 << 13
 _TILTS: F64 = np.geomspace(1e-6, 1e12, 400)
@@ -64,5 +64,5 @@ def _log_growth(loss: GridLoss) -> Iterator[float]:
             terms = p * np.expm1(tilt * losses)
             yield math.log1p(float(terms.sum()) + _ROUNDING * float(np.abs(terms).sum()))
         else:
-            mass = float(p @ np.exp(tilt * (losses - top)))
+            mass = weighted_sum(p, np.exp(tilt * (losses - top)))
             yield tilt * top + math.log(mass) + _ROUNDING

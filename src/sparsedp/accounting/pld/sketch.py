@@ -13,7 +13,7 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from sparsedp.accounting.pld.pairs import Pair, Unresolved
-from sparsedp.core.arrays import F64
+from sparsedp.core.arrays import F64, weighted_sum
 
 _TINY = 1e-290
 _LOG_TILTS = np.log(10.0) * np.linspace(-4, 12, 49)
@@ -42,7 +42,7 @@ class Part:
     def rounding(self, tilt: float, step: float) -> float:
         """The variance that rounding all copies to a grid adds: the mean of (loss - low)(high - loss) in a cell."""
         within = np.mod(self.losses, step)
-        return self.count * float(self.tilted(tilt) @ (within * (step - within)))
+        return self.count * weighted_sum(self.tilted(tilt), within * (step - within))
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,9 +65,9 @@ class Sketch:
         mean = variance = 0.0
         for part in self.parts:
             weights = part.tilted(tilt)
-            centre = float(weights @ part.losses)
+            centre = weighted_sum(weights, part.losses)
             mean += part.count * centre
-            variance += part.count * float(weights @ (part.losses - centre) ** 2)
+            variance += part.count * weighted_sum(weights, (part.losses - centre) ** 2)
         return mean, variance
 
     def tilt_for_delta(self, delta: float) -> tuple[float, float]:
@@ -99,7 +99,7 @@ class Sketch:
         if len(self.parts) == 1 and self.parts[0].count == 1:
             return 0.0
         moved = (
-            part.count * float(np.exp(part.log_p) @ np.minimum(np.abs(part.losses) / step, 1.0))
+            part.count * weighted_sum(np.exp(part.log_p), np.minimum(np.abs(part.losses) / step, 1.0))
             for part, step in zip(self.parts, steps, strict=True)
         )
         return 1 + sum(moved)

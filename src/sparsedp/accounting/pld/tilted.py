@@ -15,7 +15,7 @@ import numpy as np
 from scipy import fft
 
 from sparsedp.accounting.pld.pairs import Unresolved
-from sparsedp.core.arrays import F64
+from sparsedp.core.arrays import F64, weighted_sum, weighted_sums
 
 MAX_POINTS = 1 << 21
 """No grid is longer than this."""
@@ -56,7 +56,7 @@ class TiltedLoss:
             return 1.0
         above = int(np.searchsorted(self.losses, epsilon, side="right"))
         gap = self.losses[above:] - epsilon
-        mass = float(self.weights[above:] @ (np.exp(-self.tilt * gap) * -np.expm1(-gap)))
+        mass = weighted_sum(self.weights[above:], np.exp(-self.tilt * gap) * -np.expm1(-gap))
         log_mass = self.log_scale - self.tilt * epsilon + math.log(mass) if mass > 0 else -math.inf
         return min(1.0, self.infinity + math.exp(min(log_mass, 0.0)))
 
@@ -98,8 +98,8 @@ class TiltedLoss:
         up = np.expm1(-within) / math.expm1(-wide)
         block = padded.reshape(blocks, factor)
         weights = np.zeros(blocks + 1)
-        weights[:-1] += block @ ((1 - up) * np.exp(-self.tilt * within))
-        weights[1:] += block @ (up * np.exp(self.tilt * (wide - within)))
+        weights[:-1] += weighted_sums((1 - up) * np.exp(-self.tilt * within), block)
+        weights[1:] += weighted_sums(up * np.exp(self.tilt * (wide - within)), block)
         total = float(weights.sum())
         return TiltedLoss(
             wide, start, weights / total, self.log_scale + math.log(total), self.tilt, self.infinity
@@ -143,7 +143,7 @@ class TiltedLoss:
         mass = np.add.reduceat(self.weights, starts)
         moment = np.add.reduceat(self.weights * index, starts)
         mean = float(moment.sum())
-        std = math.sqrt(max(count * float(self.weights @ (index - mean) ** 2), 1e-9))
+        std = math.sqrt(max(count * weighted_sum(self.weights, (index - mean) ** 2), 1e-9))
         away = np.where(mass > 0, moment / np.maximum(mass, 1e-300), mean) - mean
         low, high = 0.0, float(count * (len(self.weights) - 1))
         rate = _best_rate(-_RATES / std, away, mass, count, log_negligible)
@@ -178,7 +178,7 @@ def _best_rate(rates: F64, away: F64, mass: F64, count: int, log_negligible: flo
     """The rate whose Chernoff bound is the nearest, for `mass` at distances `away` from the mean."""
     exponents = np.outer(rates, away)
     top = exponents.max(axis=1)
-    growth = top + np.log(np.maximum(np.exp(exponents - top[:, None]) @ mass, 1e-300))
+    growth = top + np.log(np.maximum(weighted_sums(mass, np.exp(exponents - top[:, None])), 1e-300))
     return float(rates[np.argmin((count * growth - log_negligible) / np.abs(rates))])
 
 
