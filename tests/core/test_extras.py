@@ -30,7 +30,16 @@ def test_the_table_is_that_of_the_project() -> None:
 
 
 def test_the_core_has_only_what_training_needs() -> None:
-    core = {"torch", "numpy", "scipy", "numba", "dp-accounting", "cryptography", "safetensors"}
+    core = {
+        "torch",
+        "numpy",
+        "scipy",
+        "numba",
+        "dp-accounting",
+        "cryptography",
+        "safetensors",
+        "typing-extensions",
+    }
     assert set(packages(PROJECT["dependencies"])) == core
 
 
