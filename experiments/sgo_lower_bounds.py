@@ -102,7 +102,7 @@ def _floor_slopes(delta: float) -> list[Slope]:
     for regime, over, sizes in grids:
         x = [size["nds".index(over)] for size in sizes]
         floor = [hardest_design(*size, 0.1, delta * 1e-6).floor for size in sizes]
-        theorem = [mean_lower(*size, 0.1, delta * 1e-6).step_config[regime] for size in sizes]
+        theorem = [mean_lower(*size, 0.1, delta * 1e-6).terms[regime] for size in sizes]
         found.append(slope(setting, regime, over, x, floor, theorem))
     return found
 

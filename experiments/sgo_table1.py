@@ -167,7 +167,7 @@ class _Study:
         curves, slopes = [], []
         for x, sizes, regime in grids:
             measured = [self._worst(n, d, s, delta) for n, d, s in sizes]
-            theorem = [mean_upper(n, d, s, EPSILON, delta).step_config[regime] for n, d, s in sizes]
+            theorem = [mean_upper(n, d, s, EPSILON, delta).terms[regime] for n, d, s in sizes]
             fixed = ", ".join(
                 f"{name} = {value}" for name, value in zip("nds", sizes[0], strict=True) if name != over
             )

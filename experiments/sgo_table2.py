@@ -193,9 +193,9 @@ class _Study:
         }[over]
         x = [size["nds".index(over)] for size in grid]
         measured = [max(self._wells(*size), self._slopes(*size)) for size in grid]
-        theorem = [erm_upper(*size, EPSILON, DELTA).step_config["high-dimensional"] for size in grid]
+        theorem = [erm_upper(*size, EPSILON, DELTA).terms["high-dimensional"] for size in grid]
         dense = [self._descent(*size) for size in grid]
-        rate = [erm_upper(*size, EPSILON, DELTA).step_config["low-dimensional"] for size in grid]
+        rate = [erm_upper(*size, EPSILON, DELTA).terms["low-dimensional"] for size in grid]
         curves = [
             Curve("output perturbation, l_inf projection", x, measured),
             Curve("theorem (sparse)", x, anchored(theorem, measured), "theorem"),
@@ -225,8 +225,8 @@ class _Study:
         }[over]
         x = [size["nds".index(over)] for size in grid]
         measured = [self._smooth(*size) for size in grid]
-        theorem = [erm_upper(*size, EPSILON, smoothness=1.0).step_config["high-dimensional"] for size in grid]
-        rate = [erm_upper(*size, EPSILON, smoothness=1.0).step_config["low-dimensional"] for size in grid]
+        theorem = [erm_upper(*size, EPSILON, smoothness=1.0).terms["high-dimensional"] for size in grid]
+        rate = [erm_upper(*size, EPSILON, smoothness=1.0).terms["low-dimensional"] for size in grid]
         curves = [
             Curve("output perturbation, Laplace", x, measured),
             Curve("theorem (sparse)", x, anchored(theorem, measured), "theorem"),
@@ -240,7 +240,7 @@ class _Study:
         n, d, s = ([2**5, 2**6, 2**7] if self.quick else self._powers(8, 12)), 2**22, 1
         measured = [self._hills(each, d, s) for each in n]
         theorem = [
-            stationarity_upper(each, d, s, HILL_EPSILON, DELTA).step_config["high-dimensional"] for each in n
+            stationarity_upper(each, d, s, HILL_EPSILON, DELTA).terms["high-dimensional"] for each in n
         ]
         dense = [self._dense_hills(each, d, s) for each in n]
         wide = [self._partitioned(each, 2**10, s) for each in n]
