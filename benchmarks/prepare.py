@@ -21,8 +21,9 @@ from typing import Any
 
 import polars as pl
 
+from sparsedp.core.criteo import VOCABULARY_SIZES
 from sparsedp.data import HashRule, prepare, write_criteo_tsv
-from sparsedp.data.criteo import CATEGORIES, VOCABULARY_SIZES, Criteo
+from sparsedp.data.criteo import CATEGORIES, Criteo
 
 ROWS = 500_000
 ROUNDS = 5
@@ -33,7 +34,8 @@ MEASURE = """
 import sys
 from pathlib import Path
 from sparsedp.data import HashRule, prepare
-from sparsedp.data.criteo import CATEGORIES, VOCABULARY_SIZES, Criteo
+from sparsedp.core.criteo import VOCABULARY_SIZES
+from sparsedp.data.criteo import CATEGORIES, Criteo
 rules = {name: HashRule(rows) for name, rows in zip(CATEGORIES, VOCABULARY_SIZES)}
 prepare(Criteo.of([Path(sys.argv[1])]), sys.argv[2], rules)
 print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))

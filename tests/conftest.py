@@ -1,6 +1,23 @@
 """For all tests: no deadline, since the first call of a compiled loop compiles it; the same cases in every run."""
 
+import os
+from pathlib import Path
+
+import pytest
 from hypothesis import settings
 
 settings.register_profile("compiled", deadline=None, derandomize=True)
 settings.load_profile("compiled")
+
+BESIDE = Path(__file__).parents[2] / "shared" / "data"
+
+
+@pytest.fixture(scope="session")
+def shared_data():
+    """The folder of the real data sets, as SPARSEDP_DATA names it; skips the test where there is none."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "SPARSEDP_DATA" not in os.environ and BESIDE.is_dir():
+            patch.setenv("SPARSEDP_DATA", str(BESIDE))
+        if "SPARSEDP_DATA" not in os.environ:
+            pytest.skip("the real data sets are not here: set SPARSEDP_DATA (docs/data-sets.md)")
+        yield Path(os.environ["SPARSEDP_DATA"])

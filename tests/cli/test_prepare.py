@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from sparsedp.accounting.ledger import Ledger
 from sparsedp.cli.prepare import prepare_app
+from sparsedp.core.criteo import VOCABULARY_SIZES
 from sparsedp.data import ClickData, Schema, write_criteo_days, write_criteo_tsv
-from sparsedp.data.criteo import VOCABULARY_SIZES
 
 app = typer.Typer()
 app.add_typer(prepare_app, name="prepare")

@@ -2,17 +2,9 @@ from pathlib import Path
 
 import pytest
 
+from sparsedp.core.criteo import VOCABULARY_SIZES
 from sparsedp.data import HashRule, write_criteo_tsv
-from sparsedp.data.criteo import CATEGORIES, VOCABULARY_SIZES
-
-SHARED = Path(__file__).parents[2].parent / "shared" / "data"
-
-
-@pytest.fixture(scope="session")
-def shared_data():
-    if not SHARED.exists():
-        pytest.skip("the real data sets are not here (../shared/data)")
-    return SHARED
+from sparsedp.data.criteo import CATEGORIES
 
 
 @pytest.fixture(scope="session")

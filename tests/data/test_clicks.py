@@ -5,9 +5,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from sparsedp.core.criteo import VOCABULARY_SIZES
 from sparsedp.data import Batch, ClickData, GeneratedClicks, HashRule, prepare, write_criteo_tsv
 from sparsedp.data.clicks import STRIDE
-from sparsedp.data.criteo import CATEGORIES, VOCABULARY_SIZES, Criteo
+from sparsedp.data.criteo import CATEGORIES, Criteo
 from sparsedp.data.row_sets import RowRange
 
 

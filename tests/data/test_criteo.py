@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsedp.data.criteo import CATEGORIES, COLUMNS, INTEGERS, LABEL, VOCABULARY_SIZES, Criteo
+from sparsedp.core.criteo import VOCABULARY_SIZES
+from sparsedp.data.criteo import CATEGORIES, COLUMNS, INTEGERS, LABEL, Criteo
 from sparsedp.data.hashing import hash_strings
 from sparsedp.data.schema import Place
 

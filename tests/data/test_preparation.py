@@ -22,7 +22,8 @@ SCRIPT = textwrap.dedent(
     from pathlib import Path
     from sparsedp.data.preparation import prepare
     from sparsedp.data.rules import HashRule
-    from sparsedp.data.criteo import CATEGORIES, VOCABULARY_SIZES, Criteo
+    from sparsedp.core.criteo import VOCABULARY_SIZES
+    from sparsedp.data.criteo import CATEGORIES, Criteo
     rules = {name: HashRule(rows) for name, rows in zip(CATEGORIES, VOCABULARY_SIZES)}
     prepare(Criteo((Path(sys.argv[1]),), None, block_bytes=int(sys.argv[3])), sys.argv[2], rules)
     """

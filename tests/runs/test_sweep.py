@@ -13,8 +13,8 @@ import pytest
 import yaml
 from support.runs import python, settings
 
+from experiments.fest.figures import averaged
 from sparsedp.accounting import Ledger
-from sparsedp.report.figures import averaged
 from sparsedp.runs import RunFolder, training
 from sparsedp.runs.sweep import RESULTS, Sweep, run_name, sweep
 

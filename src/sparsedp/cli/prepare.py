@@ -69,7 +69,8 @@ def criteo(
     as_json: AsJson = False,
 ) -> None:
     """Criteo click logs: Kaggle's train.txt or day_0, day_1, ..., plain, gzip or zstd."""
-    from sparsedp.data.criteo import CATEGORIES, VOCABULARY_SIZES, Criteo
+    from sparsedp.core.criteo import VOCABULARY_SIZES
+    from sparsedp.data.criteo import CATEGORIES, Criteo
     from sparsedp.data.rules import HashRule
 
     _refuse_special_files(files)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sparsedp.core.criteo import VOCABULARY_SIZES
 from sparsedp.core.extras import lazy_names
 
 _HOME = {
@@ -25,16 +26,12 @@ _HOME = {
     "PublicValues": "partition_selection",
     "Schema": "schema",
     "Table": "table",
-    "VOCABULARY_SIZES": "criteo",
     "Vocabulary": "vocabulary",
     "VocabularyRule": "rules",
-    "flights": "flights_3m",
     "generate": "generated",
     "learn_privately": "vocabulary",
     "learn_public": "vocabulary",
-    "movielens": "movielens_small",
     "prepare": "preparation",
-    "tennis": "atp_tennis",
     "write_criteo_days": "generated",
     "write_criteo_tsv": "generated",
 }
@@ -58,27 +55,21 @@ __all__ = [
     "Table",
     "Vocabulary",
     "VocabularyRule",
-    "flights",
     "generate",
     "learn_privately",
     "learn_public",
-    "movielens",
     "prepare",
-    "tennis",
     "write_criteo_days",
     "write_criteo_tsv",
 ]
 
 if TYPE_CHECKING:
-    from sparsedp.data.atp_tennis import tennis
     from sparsedp.data.batch import Batch, MultiHot
     from sparsedp.data.click_process import ClickProcess
     from sparsedp.data.clicks import ClickData, Period
-    from sparsedp.data.criteo import VOCABULARY_SIZES, Criteo
-    from sparsedp.data.flights_3m import flights
+    from sparsedp.data.criteo import Criteo
     from sparsedp.data.generated import GeneratedClicks, generate, write_criteo_days, write_criteo_tsv
     from sparsedp.data.label import Label
-    from sparsedp.data.movielens_small import movielens
     from sparsedp.data.partition_selection import PartitionSelection, PublicValues
     from sparsedp.data.preparation import prepare
     from sparsedp.data.rules import HashRule, VocabularyRule

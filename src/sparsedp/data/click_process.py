@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from scipy.special import expit, ndtri
 
 from sparsedp.core.arrays import F64, I64, U64
-from sparsedp.data.criteo import INTEGERS, VOCABULARY_SIZES
+from sparsedp.core.criteo import VOCABULARY_SIZES
+from sparsedp.data.criteo import INTEGERS
 from sparsedp.data.hashing import GAMMA, check_rows, mix
 
 PAIRS = 4

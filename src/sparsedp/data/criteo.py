@@ -26,11 +26,6 @@ LABEL = "label"
 INTEGERS = tuple(f"I{number}" for number in range(1, 14))
 CATEGORIES = tuple(f"C{number}" for number in range(1, 27))
 COLUMNS = (LABEL, *INTEGERS, *CATEGORIES)
-VOCABULARY_SIZES = (
-    *(1472, 577, 82741, 18940, 305, 23, 1172, 633, 3, 9090, 5918, 64300, 3207),
-    *(27, 1550, 44262, 10, 5485, 2161, 3, 56473, 17, 15, 27360, 104, 12934),
-)
-"""The heights of the 26 tables in the FEST paper (its Table 3)."""
 
 _TEXT = Separated(separator="\t", quote=None, columns=len(COLUMNS))
 _DAY_FILE = re.compile(r"day_(\d+)(\.|$)")

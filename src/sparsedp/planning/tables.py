@@ -8,15 +8,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from sparsedp.core.criteo import VOCABULARY_SIZES
 from sparsedp.core.tables import TableShape
 
 _TEXT = re.compile(r"(?:(?P<name>[^=]+)=)?(?P<rows>[^x=]+)x(?P<dim>[^x=]+)(?:x(?P<values>[^x=]+))?")
-
-# The vocabulary sizes of the 26 categorical features of the FEST paper's Criteo model, in order.
-CRITEO_ROWS = (
-    *(1472, 577, 82741, 18940, 305, 23, 1172, 633, 3, 9090, 5918, 64300, 3207),
-    *(27, 1550, 44262, 10, 5485, 2161, 3, 56473, 17, 15, 27360, 104, 12934),
-)
 
 
 def parse_table(text: str) -> TableShape:
@@ -37,7 +32,7 @@ def criteo_tables() -> tuple[TableShape, ...]:
     """The 26 tables of the FEST paper's Criteo model: `int(2 V^(1/4))` dimensions for V rows."""
     return tuple(
         TableShape(f"C{number}", rows, int(2 * rows**0.25))
-        for number, rows in enumerate(CRITEO_ROWS, start=1)
+        for number, rows in enumerate(VOCABULARY_SIZES, start=1)
     )
 
 

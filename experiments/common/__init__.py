@@ -1,0 +1,1 @@
+"""What the studies share: the study writer, pictures, loaders of public data sets."""

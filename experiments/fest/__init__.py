@@ -1,0 +1,1 @@
+"""The studies of FEST: Sparsity-Preserving Differentially Private Training of Large Embedding Models."""

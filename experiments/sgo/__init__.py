@@ -1,0 +1,1 @@
+"""The studies of SGO: Differentially Private Optimization with Sparse Gradients."""

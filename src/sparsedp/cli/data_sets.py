@@ -1,0 +1,28 @@
+"""Public data sets that studies and benchmarks read: where they lie, and one clear line where one is absent."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+VARIABLE = "SPARSEDP_DATA"
+PAGE = "docs/data-sets.md"
+
+
+def find_data_set(name: str, files: Sequence[str], data: Path | None = None) -> Path:
+    """The folder of a data set: `name` under `data`, or under the folder that SPARSEDP_DATA names.
+
+    It is nowhere else looked for. Refuses if one of `files` is not in it.
+    """
+    given = data or os.environ.get(VARIABLE)
+    if not given:
+        wanted = ", ".join(f"{name}/{file}" for file in files)
+        raise ValueError(
+            f"data set {name}: give the folder that holds {wanted} as --data DIR or {VARIABLE}; see {PAGE}"
+        )
+    folder = Path(given) / name
+    for file in files:
+        if not (folder / file).is_file():
+            raise ValueError(f"data set {name}: there is no file {folder / file}; see {PAGE}")
+    return folder
