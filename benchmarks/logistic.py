@@ -1,7 +1,9 @@
 """Private logistic regression on real sparse data: accuracy at epsilon 0.5, 1 and 4, beside two peers.
 
-    python benchmarks/logistic.py [--json] [--seeds 3] [--data adult farm-ads newsgroups20]
+    python benchmarks/logistic.py [--json] [--seeds 3] [--data DIR] [--dataset adult farm-ads newsgroups20]
                                   [--diffprivlib-python PATH]
+
+The data sets are those of docs/data-sets.md, in the folder given or in that of SPARSEDP_DATA.
 
 Same features, split and epsilon for all. Features are made from one row at a time (hashing, square roots of
 counts, unit length): nothing of them is learnt from data. The peers:
@@ -43,9 +45,15 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from sparsedp import PrivacyEngine
+from sparsedp.cli.data_sets import find_data_set
 from sparsedp.convex import CompositionWarning, PrivateLogisticRegression
 
-DATA = Path(__file__).parents[2] / "shared" / "data"
+FILES = {
+    "adult": ("a9a.zst", "a9a.t.zst"),
+    "farm-ads": ("X_raw.npz", "y_raw.npy"),
+    "newsgroups20": ("train.tab.zst", "test.tab.zst"),
+}
+"""The files of each data set."""
 EPSILONS = (0.5, 1.0, 4.0)
 TEXT_FEATURES = 2**16
 CONSTANT = 0.25
@@ -71,30 +79,30 @@ class Split:
         return np.unique(np.concatenate([self.labels, self.test_labels]))
 
 
-def adult() -> Split:
+def adult(folder: Path) -> Split:
     parts = [
-        load_svmlight_file(io.BytesIO(unpacked(DATA / "adult" / name)), n_features=123)
-        for name in ("a9a.zst", "a9a.t.zst")
+        load_svmlight_file(io.BytesIO(unpacked(folder / name)), n_features=123) for name in FILES["adult"]
     ]
     (rows, labels), (test_rows, test_labels) = [(normalize(x), (y > 0).astype(int)) for x, y in parts]
     return Split(rows, labels, test_rows, test_labels, 14)
 
 
-def farm_ads() -> Split:
-    rows = normalize(sparse.load_npz(DATA / "farm-ads" / "X_raw.npz").tocsr().astype(float))
-    labels = np.load(DATA / "farm-ads" / "y_raw.npy")
+def farm_ads(folder: Path) -> Split:
+    rows_file, labels_file = FILES["farm-ads"]
+    rows = normalize(sparse.load_npz(folder / rows_file).tocsr().astype(float))
+    labels = np.load(folder / labels_file)
     order = np.random.default_rng(0).permutation(labels.size)
     train, test = np.split(order, [int(0.8 * labels.size)])
     return Split(rows[train], labels[train], rows[test], labels[test], 200)
 
 
-def newsgroups20() -> Split:
+def newsgroups20(folder: Path) -> Split:
     vectorizer = HashingVectorizer(
         n_features=TEXT_FEATURES, norm=None, alternate_sign=False, stop_words="english"
     )
     parts = []
-    for name in ("train.tab.zst", "test.tab.zst"):
-        lines = unpacked(DATA / "newsgroups20" / name).decode().split("\n")[3:]
+    for name in FILES["newsgroups20"]:
+        lines = unpacked(folder / name).decode().split("\n")[3:]
         labels, texts = zip(*(line.split("\t", 1) for line in lines if "\t" in line), strict=True)
         counts = vectorizer.transform(texts)
         counts.data = np.sqrt(counts.data)
@@ -103,7 +111,7 @@ def newsgroups20() -> Split:
     return Split(rows, labels, test_rows, test_labels, 100)
 
 
-DATASETS: dict[str, Callable[[], Split]] = {
+DATASETS: dict[str, Callable[[Path], Split]] = {
     "adult": adult,
     "farm-ads": farm_ads,
     "newsgroups20": newsgroups20,
@@ -260,11 +268,11 @@ def row(name: str, epsilon: float | str, method: str, runs: list[tuple[float, fl
     }
 
 
-def run(names: list[str], seeds: int, python: str | None) -> list[dict[str, Any]]:
+def run(folders: dict[str, Path], seeds: int, python: str | None) -> list[dict[str, Any]]:
     warnings.simplefilter("ignore", CompositionWarning)
     results = []
-    for name in names:
-        split = DATASETS[name]()
+    for name, folder in folders.items():
+        split = DATASETS[name](folder)
         if python is not None and name != "newsgroups20":  # dense 11,293 x 65,536 rows would be 6 GB there
             for epsilon, runs in diffprivlib(split, python, seeds).items():
                 results.append(row(name, epsilon, "diffprivlib, pure, replace-one", runs))
@@ -285,12 +293,12 @@ def main() -> None:
     )
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--data", nargs="+", choices=list(DATASETS), default=list(DATASETS))
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--dataset", nargs="+", choices=list(DATASETS), default=list(DATASETS))
     parser.add_argument("--diffprivlib-python")
     arguments = parser.parse_args()
-    if not DATA.is_dir():
-        parser.error(f"the data are not there: {DATA}")
-    show("logistic", run(arguments.data, arguments.seeds, arguments.diffprivlib_python))
+    folders = {name: find_data_set(name, FILES[name], arguments.data) for name in arguments.dataset}
+    show("logistic", run(folders, arguments.seeds, arguments.diffprivlib_python))
 
 
 if __name__ == "__main__":

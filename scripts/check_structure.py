@@ -14,6 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SOURCE, TESTS, DOCS = ROOT / "src" / "sparsedp", ROOT / "tests", ROOT / "docs"
+EXPERIMENTS = ROOT / "experiments"
 
 TESTED_ELSEWHERE = {
     "__main__.py": "test_main.py",
@@ -22,11 +23,8 @@ TESTED_ELSEWHERE = {
     "cli/app.py": "cli/test_errors.py",
     "cli/scripts.py": "cli/test_bench.py",
     "clipping/errors.py": "clipping/test_hooks.py",
-    "core/arrays.py": "rows/test_segments.py",
     "planning/comparison.py": "planning/test_planner.py",
     "planning/selection_plan.py": "planning/test_planner.py",
-    "report/figures_static.py": "report/test_figures.py",
-    "report/figures_tables.py": "report/test_figures.py",
     "training/optimizer.py": "training/test_step.py",
     "training/session.py": "training/test_engine.py",
 }
@@ -34,10 +32,12 @@ TESTED_ELSEWHERE = {
 
 ACROSS = {
     "clipping/test_hugging_face.py",
-    "convex/test_sgo_studies.py",
     "examples/test_examples.py",
     "examples/test_extending.py",
     "examples/test_glossary.py",
+    "experiments/fest/test_studies.py",
+    "experiments/sgo/test_studies.py",
+    "experiments/test_data_page.py",
     "mechanisms/test_corrections.py",
     "mechanisms/test_scales.py",
     "randomness/test_float_attacks.py",
@@ -95,7 +95,12 @@ def main() -> int:
 
 
 def missing_tests() -> Iterator[str]:
-    """Source files without tests."""
+    """Source files without tests. A study, which is a file with a `run`, is run by ``test_studies.py`` beside it."""
+    for path in sorted(EXPERIMENTS.rglob("*.py")):
+        study = "\ndef run(" in path.read_text()
+        test = TESTS / path.relative_to(ROOT).with_name("test_studies.py" if study else f"test_{path.name}")
+        if path.name != "__init__.py" and not test.exists():
+            yield f"{path.relative_to(ROOT)} has no {test.relative_to(ROOT)}"
     for path in sorted(SOURCE.rglob("*.py")):
         own = path.relative_to(SOURCE)
         test = TESTED_ELSEWHERE.get(own.as_posix(), own.with_name(f"test_{own.name}").as_posix())
@@ -116,7 +121,8 @@ def stray_tests() -> Iterator[str]:
             continue
         words = path.stem.removeprefix("test_").split("_")
         names = ["_".join(words[:count]) for count in range(len(words), 0, -1)]
-        if not any((SOURCE / own.parent / f"{name}.py").exists() for name in names):
+        folder = (ROOT if own.parts[0] == "experiments" else SOURCE) / own.parent
+        if not any((folder / f"{name}.py").exists() for name in names):
             yield f"tests/{own} mirrors no source file"
 
 

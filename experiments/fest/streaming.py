@@ -13,7 +13,7 @@ import polars as pl
 from experiments.common.study import Study
 from experiments.fest.data_sets import QUICK_STREAM, STREAMS
 from experiments.fest.figures import reduction_at_loss
-from experiments.fest.runs import DataSet, data_sets_of, runs_of
+from experiments.fest.runs import DataSet, Grid, data_sets_of, runs_of
 from experiments.fest.tables import streaming
 
 DATA_SETS = STREAMS
@@ -42,11 +42,11 @@ def run(study: Study) -> dict[str, Any]:
 def _runs(each: DataSet, study: Study, epsilons: list[float]) -> pl.DataFrame:
     grids = []
     for place, (length, training) in enumerate(each.periods.items()):
-        period = {"seed": [0], "period": [length], "train_periods": [training]}
+        period: Grid = {"seed": [0], "period": [length], "train_periods": [training]}
         grids.append(each.default("non-private", **period))
         grids += [each.default(name, **period, epsilon=epsilons) for name in ("dp-sgd", "adafest")]
         if place == 0:  # the sources of FEST's frequencies are compared where they differ most
-            first = {**period, "epsilon": epsilons[:1]}
+            first: Grid = {**period, "epsilon": epsilons[:1]}
             grids.append(each.default("fest", **first, frequencies=["first", "all", "running"]))
             grids.append(each.default("adafest+", **first))
     return runs_of(each, grids, study)

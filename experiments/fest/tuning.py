@@ -96,7 +96,7 @@ def run(study: Study) -> dict[str, Any]:
 
 
 def _grids(each: DataSet) -> list[Grid]:
-    same = {"seed": [0], "epsilon": [EPSILON]}
+    same: Grid = {"seed": [0], "epsilon": [EPSILON]}
     private = [_one(COLUMNS, setting) for setting in GRIDS[each.name]]
     dense = "lazy" if "lazy" in each.algorithms else "dp-sgd"
     plain = [_one((COLUMNS[0], *COLUMNS[2:]), setting) for setting in WITHOUT_PRIVACY[each.name]]

@@ -16,7 +16,7 @@ from experiments.common.study import Study
 from experiments.sgo.slopes import Curve, Panel, Slope, slope, write
 from sparsedp.accounting import analytic_gaussian_sigma
 from sparsedp.convex.mean.projection import mean_noise, project
-from sparsedp.convex.mean.sparse_mean import private_sparse_mean
+from sparsedp.convex.mean.sparse_mean import Method, private_sparse_mean
 from sparsedp.convex.theory.hard_instances import (
     fingerprinting_block,
     hard_mean_instance,
@@ -57,7 +57,7 @@ def _above_the_floor(delta: float, source: NoiseSource, quick: bool) -> tuple[Pa
     """Errors on hard instances against n, through the three regimes, and the slopes of the floor itself."""
     d, s = (2**10, 8) if quick else (2**13, 8)
     n = [2**k for k in range(2, 12 if quick else 16, 3 if quick else 1)]
-    methods = ("projection", "auto", "gaussian") if delta else ("projection", "auto")
+    methods: tuple[Method, ...] = ("projection", "auto", "gaussian") if delta else ("projection", "auto")
     errors: dict[str, list[float]] = {name: [] for name in methods}
     for each in n:
         squares: dict[str, list[float]] = {name: [] for name in methods}

@@ -59,7 +59,8 @@ class _Errors:
         """All three regimes in one picture, with the dense mechanism and the certified floor."""
         d, s = (2**10, 4) if self.quick else (2**14, 4)
         n = [2**k for k in range(2, 15 if self.quick else 21, 2 if self.quick else 1)]
-        measured = {"projection (Algorithm 1)": [], "auto": [], "Gaussian" if delta else "Laplace": []}
+        names = ("projection (Algorithm 1)", "auto", "Gaussian" if delta else "Laplace")
+        measured: dict[str, list[float]] = {name: [] for name in names}
         for each in n:
             worst = [self._dense_errors(each, d, s, k, delta) for k in self._blocks(each, d, s, delta)]
             for name, errors in zip(measured, zip(*worst, strict=True), strict=True):

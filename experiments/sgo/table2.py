@@ -18,7 +18,7 @@ from experiments.sgo.blocks import Blocks, Hill, RecordingLoss, block_rows, hill
 from experiments.sgo.slopes import Curve, Panel, Slope, anchored, slope, write
 from sparsedp.accounting import analytic_gaussian_sigma
 from sparsedp.convex.erm.output_perturbation import output_perturbation
-from sparsedp.convex.erm.regularization import theorem_lambda
+from sparsedp.convex.erm.regularization import Goal, theorem_lambda
 from sparsedp.convex.erm.risk import FunctionRisk, Regularity
 from sparsedp.convex.sgd.batch_schedule import pld_schedule
 from sparsedp.convex.sgd.bias_reduced_sgd import BiasReducedSGD
@@ -148,7 +148,7 @@ class _Risks:
         risk = Blocks(np.full(d // s, s / d), s, d, well(width), per_coordinate=True)
         return self._excess(risk, risk, n, Regularity.sparse(1.0, s, 1.0 / (width * math.sqrt(s))))
 
-    def _slopes(self, n: int, d: int, s: int, goal: str = "empirical") -> float:
+    def _slopes(self, n: int, d: int, s: int, goal: Goal = "empirical") -> float:
         """Regularisation: K = 4 / (lambda D)^2 blocks are the ones it holds back most."""
         regularity = Regularity.sparse(1.0, s)
         lam = self._lambda(regularity, n, d, DELTA, goal)
@@ -171,7 +171,7 @@ class _Risks:
         problem = Blocks(np.full(k, 1.0 / k), s, d, ramp(1.0 / math.sqrt(k), 1.0))
         return self._excess(problem, problem, n, regularity, delta=0.0)
 
-    def _lambda(self, regularity: Regularity, n: int, d: int, delta: float, goal: str) -> float:
+    def _lambda(self, regularity: Regularity, n: int, d: int, delta: float, goal: Goal) -> float:
         return theorem_lambda(
             regularity,
             n=n,
@@ -180,7 +180,7 @@ class _Risks:
             delta=delta,
             diameter=1.0,
             goal=goal,
-            beta=BETA,  # type: ignore[arg-type]
+            beta=BETA,
         )
 
     def _excess(
@@ -191,7 +191,7 @@ class _Risks:
         regularity: Regularity,
         *,
         delta: float = DELTA,
-        goal: str = "empirical",
+        goal: Goal = "empirical",
     ) -> float:
         """Algorithm 3 on `problem`; the mean excess, by `target`, whose minimum is 0."""
         risk = FunctionRisk(problem.value_and_gradient, n, problem.d, regularity, problem.hessian)
@@ -204,7 +204,7 @@ class _Risks:
                 diameter=1.0,
                 goal=goal,
                 beta=BETA,
-                source=self.source,  # type: ignore[arg-type]
+                source=self.source,
             )
             excesses.append(target.value_and_gradient(answer.x)[0])
         return float(np.mean(excesses))

@@ -1,4 +1,4 @@
-"""A script is run as Python would run it, but for a missing extra."""
+"""A script is run as Python would run it, but for a missing extra or data set."""
 
 from __future__ import annotations
 
@@ -37,3 +37,12 @@ def test_only_a_missing_extra_is_one_line(module: str, code: int, line: str | No
     done = run_without(["zstandard"], start, str(script), cwd=tmp_path)
     assert done.returncode == code
     assert done.stderr == line if line else "Traceback" in done.stderr
+
+
+def test_a_missing_data_set_is_one_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "sparsedp.cli.run_script"]
+    script = Path(__file__).parents[2] / "benchmarks" / "logistic.py"
+    done = subprocess.run([*command, str(script), "--data", str(tmp_path)], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    line = f"sparsedp: data set adult: there is no file {tmp_path}/adult/a9a.zst; see docs/data-sets.md\n"
+    assert done.stderr == line

@@ -10,6 +10,10 @@ VARIABLE = "SPARSEDP_DATA"
 PAGE = "docs/data-sets.md"
 
 
+class MissingDataSet(ValueError):
+    """A data set is absent; the message names it, the files looked for, and the page that says where to get it."""
+
+
 def find_data_set(name: str, files: Sequence[str], data: Path | None = None) -> Path:
     """The folder of a data set: `name` under `data`, or under the folder that SPARSEDP_DATA names.
 
@@ -18,11 +22,11 @@ def find_data_set(name: str, files: Sequence[str], data: Path | None = None) -> 
     given = data or os.environ.get(VARIABLE)
     if not given:
         wanted = ", ".join(f"{name}/{file}" for file in files)
-        raise ValueError(
+        raise MissingDataSet(
             f"data set {name}: give the folder that holds {wanted} as --data DIR or {VARIABLE}; see {PAGE}"
         )
     folder = Path(given) / name
     for file in files:
         if not (folder / file).is_file():
-            raise ValueError(f"data set {name}: there is no file {folder / file}; see {PAGE}")
+            raise MissingDataSet(f"data set {name}: there is no file {folder / file}; see {PAGE}")
     return folder

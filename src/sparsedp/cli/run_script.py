@@ -1,4 +1,4 @@
-"""``python -m sparsedp.cli.run_script PATH ...``: a script, where a missing extra is one line and exit code 2."""
+"""``python -m sparsedp.cli.run_script PATH ...``: a script; a missing extra or data set is one line and exit code 2."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import runpy
 import sys
 from pathlib import Path
 
+from sparsedp.cli.data_sets import MissingDataSet
 from sparsedp.core.extras import missing_extra
 
 
@@ -15,8 +16,8 @@ def main() -> None:
     sys.path[0] = str(Path(sys.argv[0]).parent)
     try:
         runpy.run_path(sys.argv[0], run_name="__main__")
-    except ModuleNotFoundError as error:
-        missing = missing_extra(error)
+    except (ModuleNotFoundError, MissingDataSet) as error:
+        missing = error if isinstance(error, MissingDataSet) else missing_extra(error)
         if missing is None:
             raise
         print(f"sparsedp: {missing}", file=sys.stderr)
