@@ -21,7 +21,6 @@ TESTED_ELSEWHERE = {
     "accounting/budget.py": "accounting/ledger/test_ledger.py",
     "accounting/ledger/format.py": "accounting/ledger/test_file.py",
     "cli/app.py": "cli/test_errors.py",
-    "cli/scripts.py": "cli/test_bench.py",
     "clipping/errors.py": "clipping/test_hooks.py",
     "planning/comparison.py": "planning/test_planner.py",
     "planning/selection_plan.py": "planning/test_planner.py",
