@@ -1,0 +1,1 @@
+"""The studies of WIDE: Wide Network Learning with Differential Privacy."""
