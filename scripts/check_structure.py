@@ -128,7 +128,7 @@ def stray_tests() -> Iterator[str]:
 
 def retired_names() -> Iterator[str]:
     """Identifiers of the source that were replaced by better words."""
-    for path in sorted(SOURCE.rglob("*.py")):
+    for path in sorted([*SOURCE.rglob("*.py"), *EXPERIMENTS.rglob("*.py")]):
         for node in ast.walk(ast.parse(path.read_text())):
             for name in _names(node):
                 if name.lstrip("_") in RETIRED:

@@ -49,10 +49,10 @@ class Study:
     """Where the real data sets lie; default: the environment variable SPARSEDP_DATA."""
     chosen: tuple[str, ...] = ()
     """The data sets asked for; default: all of the study."""
-    _tables: dict[str, pl.DataFrame] = field(default_factory=dict)
-    _panels: dict[str, go.Figure] = field(default_factory=dict)
-    _results: list[pl.DataFrame] = field(default_factory=list)
-    _numbers: dict[str, float] = field(default_factory=dict)
+    _tables: dict[str, pl.DataFrame] = field(default_factory=dict, init=False, repr=False)
+    _panels: dict[str, go.Figure] = field(default_factory=dict, init=False, repr=False)
+    _results: list[pl.DataFrame] = field(default_factory=list, init=False, repr=False)
+    _numbers: dict[str, float] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def command(self) -> str:
