@@ -37,6 +37,24 @@ def test_tests_that_do_not_exist_are_found(check: ModuleType, tmp_path: Path) ->
     assert list(check.unknown_tests(tmp_path)) == [f"page.md:2: {each} does not exist" for each in unknown]
 
 
+def test_a_study_or_helper_without_tests_is_found(
+    check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "experiments" / "paper").mkdir(parents=True)
+    (tmp_path / "experiments" / "paper" / "figure1.py").write_text("x = 1\n\n\ndef run(study): ...\n")
+    (tmp_path / "experiments" / "paper" / "helper.py").write_text("def settle(): ...\n")
+    monkeypatch.setattr(check, "ROOT", tmp_path)
+    monkeypatch.setattr(check, "TESTS", tmp_path / "tests")
+    monkeypatch.setattr(check, "EXPERIMENTS", tmp_path / "experiments")
+    monkeypatch.setattr(check, "SOURCE", tmp_path / "src")
+    monkeypatch.setattr(check, "TESTED_ELSEWHERE", {})
+    assert list(check.missing_tests()) == [
+        "experiments/paper/figure1.py has no tests/experiments/paper/test_studies.py",
+        "experiments/paper/helper.py has no tests/experiments/paper/test_helper.py",
+    ]
+    assert list(check.retired_names()) == ["experiments/paper/helper.py:1: the name 'settle' was retired"]
+
+
 def test_the_docs_name_nothing_unknown(check: ModuleType) -> None:
     assert not [*check.unknown_names(), *check.unknown_tests()]
     named = (check.DOCS / "papers.md").read_text()
