@@ -11,6 +11,8 @@ from pathlib import Path
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
+from sparsedp.core.durable import write_file
+
 
 @dataclass(frozen=True)
 class Section:
@@ -52,12 +54,12 @@ def write_page(path: Path, title: str, lead: str, sections: Sequence[Section]) -
     script = _SCRIPT.replace("CHARTS", data) if charts else ""
     library = f"<script>{get_plotlyjs()}</script>" if charts else ""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(
+    write_file(
+        path,
         f"<!doctype html><html lang=en><head><meta charset=utf-8>"
         f'<meta name=viewport content="width=device-width, initial-scale=1">'
         f'<link rel=icon href="data:,"><title>{escape(title)}</title><style>{_STYLE}</style>{library}</head>'
         f"<body><main><h1>{escape(title)}</h1>{lead}{''.join(parts)}</main>{script}</body></html>\n",
-        encoding="utf-8",
     )
 
 

@@ -18,6 +18,7 @@ import polars as pl
 import yaml
 
 from sparsedp.accounting import BudgetExceeded
+from sparsedp.core.durable import replace_file
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.folder import RunFolder
 
@@ -101,7 +102,7 @@ def sweep(
         if on_progress is not None:
             on_progress(done, len(configs))
     table = gather(configs, out / "runs")
-    table.write_parquet(out / RESULTS)
+    replace_file(out / RESULTS, table.write_parquet)
     return table
 
 
