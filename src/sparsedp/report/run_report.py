@@ -13,19 +13,9 @@ import plotly.graph_objects as go
 
 from sparsedp.accounting import PrivacyStatement
 from sparsedp.report.page import Section, paragraph, table, write_page
-from sparsedp.runs import RunConfig, RunFolder
+from sparsedp.runs import ALGORITHMS, RunConfig, RunFolder
 
-NAMES = {
-    "non-private": "without privacy",
-    "dp-sgd": "DP-SGD",
-    "lazy": "DP-SGD, lazy noise",
-    "fest": "DP-FEST",
-    "adafest": "DP-AdaFEST",
-    "adafest+": "DP-AdaFEST+",
-    "exponential": "exponential selection",
-    "sparse-vector": "sparse-vector selection",
-    "random": "random selection",
-}
+NAMES = {name: algorithm.label for name, algorithm in ALGORITHMS.items()}
 
 
 @dataclass(frozen=True)
@@ -49,7 +39,7 @@ class FinishedRun:
     def name(self) -> str:
         """How the report calls it."""
         epsilon = "" if self.config.epsilon is None else f", epsilon {self.config.epsilon:g}"
-        return NAMES[self.config.algorithm] + epsilon
+        return ALGORITHMS[self.config.algorithm].label + epsilon
 
     @property
     def statement(self) -> PrivacyStatement | None:
@@ -106,16 +96,7 @@ _COMMON = (
     "learning_rate",
     "table_learning_rate",
 )
-_COUNTING = ("noise_ratio", "threshold", "false_positives", "contribution_norm")
-_KNOBS = {
-    "fest": ("rows",),
-    "adafest": _COUNTING,
-    "adafest+": ("rows", *_COUNTING),
-    "exponential": ("rows", "selection_epsilon", "score_cap"),
-    "sparse-vector": ("rows", "selection_epsilon", "score_cap", "score_threshold"),
-    "random": ("rows",),
-}
-"""The settings of an algorithm's own."""
+"""The settings that a report shows for every algorithm; its own options come after them."""
 
 
 def _settings(runs: Sequence[FinishedRun]) -> str:
@@ -134,7 +115,8 @@ def _settings(runs: Sequence[FinishedRun]) -> str:
 
 
 def _settings_of(run: FinishedRun) -> dict[str, str]:
-    named = {name: getattr(run.config, name) for name in (*_COMMON, *_KNOBS.get(run.config.algorithm, ()))}
+    options = ALGORITHMS[run.config.algorithm].options
+    named = {name: getattr(run.config, name) for name in (*_COMMON, *options)}
     measured = {name: run.result.get(name) for name in ("training_rows", "noise_multiplier")}
     return {
         name.replace("_", " "): value if isinstance(value, str) else _number(value)
@@ -234,19 +216,20 @@ def auc_against_epsilon(runs: Sequence[FinishedRun]) -> go.Figure:
     for run in runs:
         by_algorithm.setdefault(run.config.algorithm, []).append(run)
     for algorithm, group in by_algorithm.items():
-        if algorithm == "non-private":
+        if not ALGORITHMS[algorithm].private:
             level(figure, group[0].result["auc"])
             continue
         group.sort(key=lambda run: run.config.epsilon or 0.0)
         x, y = [run.config.epsilon for run in group], [run.result["auc"] for run in group]
-        figure.add_scatter(x=x, y=y, name=NAMES[algorithm], mode="lines+markers")
+        figure.add_scatter(x=x, y=y, name=ALGORITHMS[algorithm].label, mode="lines+markers")
     epsilon_axis(figure, sorted({run.config.epsilon for run in runs if run.config.epsilon}))
     return figure.update_layout(yaxis_title="AUC on held-out rows")
 
 
 def level(figure: go.Figure, auc: float) -> None:
     """The AUC without privacy as a dotted line, visible on light and dark."""
-    figure.add_hline(y=auc, line_dash="dot", line_color="#8a94a3", annotation_text=NAMES["non-private"])
+    label = ALGORITHMS["non-private"].label
+    figure.add_hline(y=auc, line_dash="dot", line_color="#8a94a3", annotation_text=label)
 
 
 def epsilon_axis(figure: go.Figure, budgets: Sequence[float]) -> None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from sparsedp.runs.folder import RunFolder
-from sparsedp.runs.streaming import StreamResult, resume_stream
-from sparsedp.runs.training import OnProgress, Result, resume_training
+from sparsedp.runs.result import Result
+from sparsedp.runs.streaming import resume_stream
+from sparsedp.runs.training import OnProgress, resume_training
 
 
-def resume(path: str | Path, on_progress: OnProgress | None = None) -> Result | StreamResult:
+def resume(path: str | Path, on_progress: OnProgress | None = None) -> Result:
     """Finish the run in the folder ``path``; a finished one is only read."""
     folder = RunFolder(path)
-    streaming = folder.config().period is not None
-    finished = folder.read_json("result")
+    config, finished = folder.config(), folder.read_json("result")
     if finished is not None:
-        return StreamResult(**finished) if streaming else Result(**finished)
-    return resume_stream(folder, on_progress) if streaming else resume_training(folder, on_progress)
+        return Result(**finished)
+    go_on = resume_training if config.period is None else resume_stream
+    return go_on(folder, on_progress)

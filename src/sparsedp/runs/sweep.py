@@ -67,6 +67,13 @@ class Sweep:
                     raise ValueError(f"{path}: grid value of {name} must be a list, got {values!r}")
         return cls(content["base"] or {}, grids)
 
+    def with_base(self, settings: Mapping[str, Any]) -> Sweep:
+        """The same sweep with some settings of its base replaced; those that a grid varies are refused."""
+        for name in settings:
+            if any(name in grid for grid in self.grids):
+                raise ValueError(f"{name}: the grid varies it; leave it out here, or take it out of the grid")
+        return Sweep({**self.base, **settings}, self.grids)
+
     def configs(self) -> list[RunConfig]:
         """Every run of the sweep, each once."""
         found = {}

@@ -15,15 +15,17 @@ from sparsedp.accounting import Ledger, PrivacyStatement
 from sparsedp.accounting.event_json import event_key
 from sparsedp.data import ClickData
 from sparsedp.randomness import NoiseSource
-from sparsedp.runs.algorithms import optimizers_of, private_rows, selection_of
+from sparsedp.runs.algorithms import selection_of
 from sparsedp.runs.config import RunConfig
+from sparsedp.runs.optimizers import optimizers_of
+from sparsedp.runs.row_counts import private_rows
 from sparsedp.runs.run_stats import RunStats
 from sparsedp.selection import Selection
 from sparsedp.training import EpsilonMeter, LastStep, PoissonLoader, PrivacyEngine
 from sparsedp.training.checkpoint import state_of, write_state
 from sparsedp.training.loader import steps_in
 
-_TALLY = "run_stats"
+_STATS = "run_stats"
 
 
 class Trainer(Protocol):
@@ -173,12 +175,12 @@ class PrivateTrainer(Trainer):
 
     @override
     def save(self, path: Path, run_stats: RunStats) -> None:
-        write_state({**state_of(self.engine), _TALLY: run_stats.to_record()}, path)
+        write_state({**state_of(self.engine), _STATS: run_stats.to_record()}, path)
 
     @override
     def resume(self, path: Path) -> RunStats:
         self.engine.resume(path)
-        return RunStats.from_record(torch.load(path, weights_only=True, mmap=True)[_TALLY])
+        return RunStats.from_record(torch.load(path, weights_only=True, mmap=True)[_STATS])
 
     @override
     def withheld(self) -> list[str]:
@@ -249,7 +251,7 @@ class PlainTrainer(Trainer):
     @override
     def save(self, path: Path, run_stats: RunStats) -> None:
         state = {
-            _TALLY: run_stats.to_record(),
+            _STATS: run_stats.to_record(),
             "module": self._model.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
             "position": self._loader.position,
@@ -265,7 +267,7 @@ class PlainTrainer(Trainer):
             optimizer.load_state_dict(saved)
         self._loader.position = state["position"]
         torch.set_rng_state(state["torch_rng"])
-        return RunStats.from_record(state[_TALLY])
+        return RunStats.from_record(state[_STATS])
 
     @override
     def withheld(self) -> list[str]:
