@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import textwrap
+from inspect import unwrap
 from pathlib import Path
 
 import pytest
-from support.runs import config, python, settings
+import typer
+from support.runs import config, settings
+from typer.testing import CliRunner
 
 import sparsedp as sdp
+from sparsedp.cli.errors import refuse_bad_input
+from sparsedp.cli.report import report
+from sparsedp.cli.settings import with_settings
+from sparsedp.cli.train import train
 from sparsedp.runs import ALGORITHMS, RunConfig
 from sparsedp.runs.algorithms import Algorithm, register, selection_of
 from sparsedp.runs.config import SELECTION
@@ -81,7 +87,7 @@ def test_a_taken_name_and_an_inconsistent_entry_are_refused() -> None:
 
 
 def test_the_config_follows_a_new_entry(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="^algorithm: 'new' is not one of"):
+    with pytest.raises(ValueError, match=r"^algorithm: 'new' is not one of"):
         RunConfig.parse(settings("new"))
     new = Algorithm("new", "a new rule", "#000000", build, ("rows",), required=("rows",), lazy_noise=True)
     monkeypatch.setitem(ALGORITHMS, "new", new)
@@ -97,40 +103,26 @@ def test_the_config_follows_a_new_entry(monkeypatch: pytest.MonkeyPatch) -> None
             RunConfig.parse(fields)
 
 
-MADE_UP = """
-import sys
-import torch
-from typer.testing import CliRunner
-from sparsedp.runs.algorithms import Algorithm, register
+def test_a_made_up_algorithm_goes_from_the_command_line_to_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One entry is all that help, config, training and report need."""
+    new = Algorithm("every-other", "every other row", "#123456", build, ("rows",), required=("rows",))
+    monkeypatch.setitem(ALGORITHMS, new.name, new)
+    app = typer.Typer()
+    for command in (train, report):
+        app.command()(refuse_bad_input(with_settings(unwrap(command)) if command is train else command))
 
-def build(config, row_set):
-    from sparsedp import RandomSelection
-    return RandomSelection(rows=config.rows, always_on_rows=config.always_on_rows)
-
-register(Algorithm("every-other", "every other row", "#123456", build, ("rows", "always_on_rows"), ("rows",)))
-
-from sparsedp.cli.app import app
-
-torch.set_num_threads(1)
-folder, config = sys.argv[1:]
-shown = CliRunner().invoke(app, ["train", "--help"], env={"COLUMNS": "200"})
-assert "random, every-other." in shown.stdout, shown.stdout  # how to train; and who reads --rows
-commands = [
-    ["train", "--config", config, "--algorithm", "every-other", "--out", folder + "/run", "--json"],
-    ["report", folder + "/run", "--out", folder + "/report.html"],
-]
-for command in commands:
-    result = CliRunner().invoke(app, command)
-    assert result.exit_code == 0, result.output
-"""
-
-
-def test_a_made_up_algorithm_runs_from_the_command_line_to_the_report(tmp_path: Path) -> None:
-    """One ``register`` call is all that help, config, training and report need."""
-    (tmp_path / "run.yaml").write_text(config("random", batch_size=1000, rows=37).to_yaml())
-    done = python(textwrap.dedent(MADE_UP), tmp_path, tmp_path / "run.yaml")
-    _, errors = done.communicate(timeout=300)
-    assert done.returncode == 0, errors
+    shown = CliRunner().invoke(app, ["train", "--help"], env={"COLUMNS": "200"})
+    assert shown.stdout.count("random, every-other.") == 2  # the algorithms, and those that read --rows
+    (tmp_path / "run.yaml").write_text(config("random", rows=37).to_yaml())
+    for arguments in (
+        ["train", "--config", "run.yaml", "--algorithm", "every-other", "--out", "run", "--json"],
+        ["report", "run"],
+    ):
+        monkeypatch.chdir(tmp_path)
+        done = CliRunner().invoke(app, arguments)
+        assert done.exit_code == 0, done.output
     page = (tmp_path / "report.html").read_text()
     assert "every other row, epsilon 2" in page
     assert "<th scope=row>rows</th><td>37</td>" in page

@@ -93,7 +93,7 @@ def progress_bar(title: str, quiet: bool) -> Iterator[Callable[[Progress], None]
 
 
 def show_result(folder: Path, result: dict[str, Any], as_json: bool) -> None:
-    """The figures of a finished run and what they cost."""
+    """Print the figures of a finished run and its privacy statement."""
     if as_json:
         typer.echo(json.dumps(result))
         return

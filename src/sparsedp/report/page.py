@@ -26,11 +26,13 @@ class Section:
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """An HTML table; the first column is a row's name."""
     head = "".join(f"<th scope=col>{escape(cell)}</th>" for cell in header)
-    lines = []
+    body = []
     for first, *rest in rows:
         cells = "".join(f"<td>{escape(cell)}</td>" for cell in rest)
-        lines.append(f"<tr><th scope=row>{escape(first)}</th>{cells}</tr>")
-    return f"<div class=scroll><table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
+        body.append(f"<tr><th scope=row>{escape(first)}</th>{cells}</tr>")
+    return (
+        f"<div class=scroll><table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
+    )
 
 
 def paragraph(text: str, kind: str = "") -> str:

@@ -37,7 +37,7 @@ class FinishedRun:
 
     @property
     def name(self) -> str:
-        """How the report calls it."""
+        """Its name in the report."""
         epsilon = "" if self.config.epsilon is None else f", epsilon {self.config.epsilon:g}"
         return ALGORITHMS[self.config.algorithm].label + epsilon
 
@@ -100,7 +100,7 @@ _COMMON = (
 
 
 def _settings(runs: Sequence[FinishedRun]) -> str:
-    """What all runs share in one table; where they differ, a line for each run."""
+    """A table of what all runs share, and a table of where they differ."""
     found = [_settings_of(run) for run in runs]
     names = list(dict.fromkeys(name for each in found for name in each))
     shared = [name for name in names if len({each.get(name, "") for each in found}) == 1]
@@ -108,10 +108,10 @@ def _settings(runs: Sequence[FinishedRun]) -> str:
     whole = table(["setting", "value"], [[name, found[0][name]] for name in shared])
     if not differing:
         return whole
-    lines = [
+    rows = [
         [run.name, *[each.get(name, "") for name in differing]] for run, each in zip(runs, found, strict=True)
     ]
-    return whole + table(["run", *differing], lines)
+    return whole + table(["run", *differing], rows)
 
 
 def _settings_of(run: FinishedRun) -> dict[str, str]:
@@ -158,7 +158,7 @@ def _results(runs: Sequence[FinishedRun]) -> str:
 
 
 def _factor(epsilon: float) -> str:
-    """e^epsilon in figures while they say something."""
+    """e^epsilon, as a number where it is small enough to mean something."""
     return f"{math.exp(epsilon):.3g} (e^{epsilon:.3g})" if epsilon < 7 else f"e^{epsilon:.3g}"
 
 
@@ -170,7 +170,7 @@ def _number(value: float | None) -> str:
 
 def _charts(runs: Sequence[FinishedRun]) -> list[Section]:
     sections = []
-    if any(len(run.metrics) > 1 for run in runs):  # one evaluation has no course to draw
+    if any(len(run.metrics) > 1 for run in runs):  # one evaluation is no curve
         sections.append(Section("Quality over time", "", _over_time(runs)))
     sparse = [run for run in runs if run.result["gradient_size"]]
     if sparse:
@@ -210,7 +210,7 @@ def _survivors(runs: Sequence[FinishedRun]) -> go.Figure:
 
 
 def auc_against_epsilon(runs: Sequence[FinishedRun]) -> go.Figure:
-    """One line an algorithm; the non-private AUC as a level."""
+    """One curve for each algorithm; the non-private AUC as a horizontal line."""
     figure = go.Figure()
     by_algorithm: dict[str, list[FinishedRun]] = {}
     for run in runs:

@@ -1,4 +1,4 @@
-"""A run's folder: what it holds and what of it may be shown."""
+"""A run's folder: its files, and which of them may be shown."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RunFolder:
 
     @property
     def checkpoint(self) -> Path:
-        """Where the run goes on from."""
+        """What an interrupted run is resumed from."""
         return self.path / "private" / "checkpoint.pt"
 
     @property
@@ -87,8 +87,8 @@ class RunFolder:
 
     def forget_after(self, step: int) -> None:
         """Drop metrics of steps that a resumed run will take again."""
-        kept = [json.dumps(record) for record in self.metrics() if record["step"] <= step]
-        write_file(self.path / "metrics.jsonl", "".join(line + "\n" for line in kept))
+        remaining = [json.dumps(record) for record in self.metrics() if record["step"] <= step]
+        write_file(self.path / "metrics.jsonl", "".join(line + "\n" for line in remaining))
 
     def write_json(self, name: str, content: dict[str, Any]) -> None:
         """Write ``name``.json whole."""

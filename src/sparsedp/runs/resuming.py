@@ -1,4 +1,4 @@
-"""Going on with an interrupted run, of whichever kind it is."""
+"""Resuming an interrupted run, streaming or not."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ def resume(path: str | Path, on_progress: OnProgress | None = None) -> Result:
     config, finished = folder.config(), folder.read_json("result")
     if finished is not None:
         return Result(**finished)
-    go_on = resume_training if config.period is None else resume_stream
-    return go_on(folder, on_progress)
+    finish = resume_training if config.period is None else resume_stream
+    return finish(folder, on_progress)

@@ -53,7 +53,7 @@ def resume_stream(folder: RunFolder, on_progress: OnProgress | None = None) -> R
 
 @dataclass
 class _State:
-    """How far a streaming run is, between two periods."""
+    """The progress of a streaming run between two periods."""
 
     period: int = 0
     counted: int = 0
@@ -67,7 +67,7 @@ class _State:
     withheld: list[str] = field(default_factory=list)
     """Buffers that training passes changed without noise."""
 
-    def save(self, path: Path, model: nn.Module, rows: _RowsSource) -> None:
+    def save(self, path: Path, model: nn.Module, rows: _PeriodRows) -> None:
         plain = {**vars(self), "run_stats": self.run_stats.to_record()}
         state = {
             **plain,
@@ -78,7 +78,7 @@ class _State:
         write_state(state, path)
 
     @classmethod
-    def load(cls, path: Path, model: nn.Module, rows: _RowsSource) -> _State:
+    def load(cls, path: Path, model: nn.Module, rows: _PeriodRows) -> _State:
         state = torch.load(path, weights_only=True)
         model.load_state_dict(state["module"])
         rows.restore(state["rows"])
@@ -90,7 +90,7 @@ class _State:
 def _run(setup: RunSetup, on_progress: OnProgress | None) -> Result:
     config, folder, model = setup.config, setup.folder, setup.model
     training, later = split_periods(config, setup.data)
-    rows = _RowsSource(config, model, training)
+    rows = _PeriodRows(config, model, training)
     state = _State.load(folder.checkpoint, model, rows) if folder.checkpoint.exists() else _State()
     folder.forget_after(state.run_stats.steps)
     following = [*training[1:], later[0]]
@@ -140,7 +140,7 @@ def _period_ledger(setup: RunSetup, number: int) -> Ledger:
     return open_ledger(setup.config, own.ledger, f"{setup.folder.run_name}, period {number}")
 
 
-def _count_rows(setup: RunSetup, state: _State, rows: _RowsSource, number: int) -> None:
+def _count_rows(setup: RunSetup, state: _State, rows: _PeriodRows, number: int) -> None:
     """Count the rows that period ``number`` needs counted: each period's ledger is charged before the noise.
 
     A period whose epsilon crashes have used up is not counted again; its steps will be refused as well.
@@ -175,8 +175,8 @@ def _finish(setup: RunSetup, state: _State, training: list[ClickData], evaluatio
     )
 
 
-class _RowsSource:
-    """Which rows FEST trains on in each period, and what that costs the period's examples."""
+class _PeriodRows:
+    """The row set of each period, and what choosing it costs the period's examples."""
 
     def __init__(self, config: RunConfig, model: nn.Module, periods: list[ClickData]) -> None:
         self._needed = ALGORITHMS[config.algorithm].row_set
@@ -231,22 +231,22 @@ class _RowsSource:
         return {"ids": torch.from_numpy(sums.ids), "sums": torch.from_numpy(sums.counts), "stream": stream}
 
     def restore(self, state: dict[str, Any] | None) -> None:
-        """The reverse."""
+        """Restore what ``state`` returned."""
         if state is not None:
             self._vocabulary.restore(SparseCounts(state["ids"].numpy(), state["sums"].numpy()))
             if state["stream"] is not None:
                 self._stream.restore(state["stream"])
 
     def fest(self, number: int) -> FEST | None:
-        """The row set of period ``number``, with what its own examples paid for it."""
+        """The row set of period ``number``, with what its own examples were charged for it."""
         if not self._needed:
             return None
-        pays = self._config.frequencies != "first" or number == 0
-        return self._vocabulary.fest(self._vocabulary.event if pays else None)
+        charged = self._config.frequencies != "first" or number == 0
+        return self._vocabulary.fest(self._vocabulary.event if charged else None)
 
 
 @contextmanager
-def _trainer(setup: RunSetup, period: ClickData, rows: _RowsSource, number: int) -> Iterator[Trainer]:
+def _trainer(setup: RunSetup, period: ClickData, rows: _PeriodRows, number: int) -> Iterator[Trainer]:
     config, model = setup.config, setup.model
     trainer: Trainer
     if config.is_private:

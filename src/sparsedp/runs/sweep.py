@@ -92,7 +92,7 @@ def run_name(config: RunConfig) -> str:
 def sweep(
     plan: Sweep, out: str | Path, jobs: int = 1, on_progress: Callable[[int, int], None] | None = None
 ) -> pl.DataFrame:
-    """Run what is missing and return all results, one line a run; they also stand in ``results.parquet``.
+    """Run what is missing and return all results, one row for each run; they are also in ``results.parquet``.
 
     Runs that are finished are not run again, and interrupted ones go on from their checkpoints. A run that
     epsilon or the ledger's budget leaves not a single step is left out, with a warning.
@@ -119,20 +119,20 @@ def _cores() -> int:
 
 
 def _completed(configs: list[RunConfig], folder: Path, jobs: int, threads: int) -> Iterator[str | None]:
-    """Finish run after run; gives for each why it could not take a step, or None."""
+    """Finish run after run; yield for each why it could not take a step, or None."""
     if jobs == 1:
         for config in configs:
             yield _ensure(config, folder / run_name(config), threads)
         return
     # Spawned, not forked: a forked copy of a noise stream would repeat its noise.
     context = get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_end_with_the_parent) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_exit_with_parent) as pool:
         waiting = [pool.submit(_ensure, config, folder / run_name(config), threads) for config in configs]
         for future in as_completed(waiting):
             yield future.result()
 
 
-def _end_with_the_parent() -> None:
+def _exit_with_parent() -> None:
     """A worker whose sweep was killed must not go on: it would wait for ever, or write where the next one does."""
     parent = parent_process()
     assert parent is not None
@@ -145,7 +145,7 @@ def _end_with_the_parent() -> None:
 
 
 def _ensure(config: RunConfig, path: Path, threads: int) -> str | None:
-    """Finish one run, from wherever it stands; gives why it could not take a single step, or None."""
+    """Finish one run, from wherever it stands; return why it could not take a single step, or None."""
     import torch
 
     from sparsedp.runs.resuming import resume
@@ -170,14 +170,14 @@ def _ensure(config: RunConfig, path: Path, threads: int) -> str | None:
 
 def gather(configs: Sequence[RunConfig], folder: Path) -> pl.DataFrame:
     """Settings and figures of finished runs as one table."""
-    lines = []
+    records = []
     for config in configs:
         result = RunFolder(folder / run_name(config)).read_json("result")
         if result is not None:
             settings = {k: v for k, v in config.model_dump(mode="json").items() if not isinstance(v, dict)}
             figures = {column: result.get(name) for column, name in _FIGURES.items()}
             statement = result.get("statement") or {}
-            lines.append(
+            records.append(
                 {**settings, **figures, "spent_epsilon": statement.get("epsilon"), "run": run_name(config)}
             )
-    return pl.DataFrame(lines, infer_schema_length=None)
+    return pl.DataFrame(records, infer_schema_length=None)

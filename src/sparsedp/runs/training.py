@@ -28,7 +28,7 @@ from sparsedp.runs.trainer import PlainTrainer, PrivateTrainer, Trainer, open_le
 
 @dataclass(frozen=True)
 class Progress:
-    """What may be shown while a run is under way."""
+    """The state of a run under way, for a progress bar."""
 
     step: int
     total: int
@@ -64,7 +64,7 @@ def _run(setup: RunSetup, on_progress: OnProgress | None) -> Result:
         run_stats = RunStats()
         if folder.checkpoint.exists():
             run_stats = trainer.resume(folder.checkpoint)
-        elif trainer.choose_once():  # a crash before the first checkpoint would pay for another choice
+        elif trainer.choose_once():  # saved at once: after a crash the choice would be charged again
             trainer.save(folder.checkpoint, run_stats)
         folder.forget_after(trainer.steps_taken)
         evaluation = _loop(setup, trainer, held_out, run_stats, on_progress)
@@ -80,7 +80,7 @@ def _loop(
     run_stats: RunStats,
     on_progress: OnProgress | None,
 ) -> Evaluation:
-    """Train to the end, with evaluations and checkpoints on the way; gives the last evaluation."""
+    """Train to the end, with evaluations and checkpoints on the way; return the last evaluation."""
     config, folder, model = setup.config, setup.folder, setup.model
     checkpoints = CheckpointSchedule(
         config.checkpoint_every, lambda: trainer.save(folder.checkpoint, run_stats)
@@ -104,7 +104,7 @@ def _loop(
 def take_steps(
     model: nn.Module, trainer: Trainer, run_stats: RunStats, on_progress: OnProgress | None
 ) -> Iterator[int]:
-    """Train to the end of the trainer; gives the number of steps taken after each of them.
+    """Train to the last step of the trainer; yield the number of steps after each of them.
 
     Where crashes have used up a part of epsilon, or other runs the ledger's budget, the end comes before the
     planned one: at the step that would pass it. A run that cannot take a single step raises ``BudgetExceeded``.
@@ -134,7 +134,7 @@ def take_steps(
 
 
 def train_step(model: nn.Module, trainer: Trainer, features: tuple[Any, ...], label: torch.Tensor) -> None:
-    """One batch through the model."""
+    """Train on one batch: forward, backward and step."""
     trainer.zero_grad()
     cross_entropy(model(*features), label).backward()  # type: ignore[no-untyped-call]
     trainer.step()
