@@ -30,13 +30,11 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Train a click model under differential privacy."""
-    from sparsedp.runs import RunConfig, stream
-    from sparsedp.runs import train as train_run
+    from sparsedp.runs import RunConfig, start
 
     asked = RunConfig.parse(settings) if config is None else RunConfig.read(config, **settings)
     with progress_bar(asked.algorithm, quiet=as_json) as on_progress:
-        run = train_run if asked.period is None else stream
-        result = run(asked, out, on_progress)
+        result = start(asked, out, on_progress)
     show_result(out, vars(result), as_json)
 
 

@@ -14,6 +14,7 @@ _HOME = {
     "RunFolder": "folder",
     "evaluate": "evaluation",
     "resume": "resuming",
+    "start": "resuming",
     "stream": "streaming",
     "train": "training",
 }
@@ -26,6 +27,7 @@ __all__ = [
     "RunFolder",
     "evaluate",
     "resume",
+    "start",
     "stream",
     "train",
 ]
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from sparsedp.runs.evaluation import Evaluation, evaluate
     from sparsedp.runs.folder import RunFolder
     from sparsedp.runs.result import Result
-    from sparsedp.runs.resuming import resume
+    from sparsedp.runs.resuming import resume, start
     from sparsedp.runs.streaming import stream
     from sparsedp.runs.training import train
 

@@ -1,13 +1,20 @@
-"""Resuming an interrupted run, streaming or not."""
+"""Starting and resuming a run, streaming or not."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from sparsedp.runs.config import RunConfig
 from sparsedp.runs.folder import RunFolder
 from sparsedp.runs.result import Result
-from sparsedp.runs.streaming import resume_stream
-from sparsedp.runs.training import OnProgress, resume_training
+from sparsedp.runs.streaming import resume_stream, stream
+from sparsedp.runs.training import OnProgress, resume_training, train
+
+
+def start(config: RunConfig, path: str | Path, on_progress: OnProgress | None = None) -> Result:
+    """Train a new run into the folder ``path``, period by period where the config has a ``period``."""
+    run = train if config.period is None else stream
+    return run(config, path, on_progress)
 
 
 def resume(path: str | Path, on_progress: OnProgress | None = None) -> Result:

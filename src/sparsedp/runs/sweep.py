@@ -148,9 +148,7 @@ def _ensure(config: RunConfig, path: Path, threads: int) -> str | None:
     """Finish one run, from wherever it stands; return why it could not take a single step, or None."""
     import torch
 
-    from sparsedp.runs.resuming import resume
-    from sparsedp.runs.streaming import stream
-    from sparsedp.runs.training import train
+    from sparsedp.runs.resuming import resume, start
 
     torch.set_num_threads(threads)
     folder = RunFolder(path)
@@ -159,10 +157,8 @@ def _ensure(config: RunConfig, path: Path, threads: int) -> str | None:
     try:
         if (path / "config.yaml").exists():
             resume(path)
-        elif config.period is not None:
-            stream(config, path)
         else:
-            train(config, path)
+            start(config, path)
     except BudgetExceeded as refusal:
         return f"{path.name}: {refusal}"
     return None
