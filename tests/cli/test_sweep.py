@@ -54,3 +54,15 @@ def test_a_file_without_end_is_one_line(tmp_path: Path) -> None:
 
 def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
     assert_refused(invoke("sweep", tmp_path / "none.yaml", "--out", tmp_path / "out", "--json"), "none.yaml")
+
+
+def test_options_replace_settings_of_the_base_and_not_of_the_grid(tmp_path: Path) -> None:
+    asked = plan(tmp_path / "sweep.yaml", {"noise_ratio": [5.0]})
+    out = tmp_path / "out"
+    refused = invoke("sweep", asked, "--out", out, "--noise-ratio", "3", "--json")
+    assert_refused(refused, "noise_ratio: the grid varies it")
+    assert_refused(invoke("sweep", asked, "--out", out, "--epsilon", "many", "--json"), "epsilon: ")
+    assert not out.exists()
+    shown = invoke("sweep", asked, "--out", out, "--epsilon", "3", "--json")
+    assert shown.exit_code == 0, shown.exception
+    assert [line["epsilon"] for line in json.loads(shown.stdout)] == [3.0]

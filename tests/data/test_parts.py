@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from sparsedp.data import parts
-from sparsedp.data.parts import MANIFEST, PreparedFolder, finished, write_whole
+from sparsedp.data.parts import MANIFEST, PreparedFolder, finished
 from sparsedp.data.schema import Feature, Part, Place, Schema
 
 SCHEMA = Schema("label", "rule", ("x",), "log", (Feature("f", 10, "hash"),))
@@ -82,7 +82,7 @@ def test_a_full_disk_says_what_to_do_and_can_be_taken_up_again(tmp_path, monkeyp
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(parts, "write_whole", full)
+        patch.setattr(parts, "write_file", full)
         with pytest.raises(OSError, match=r"no space left in .*: make room and run the same command again"):  # noqa: SIM117
             with PreparedFolder.open(tmp_path, SCHEMA) as folder:
                 add_part(folder, 0)
@@ -93,10 +93,3 @@ def test_a_full_disk_says_what_to_do_and_can_be_taken_up_again(tmp_path, monkeyp
 def test_other_disk_errors_stay_what_they_are(tmp_path):
     with pytest.raises(PermissionError), PreparedFolder.open(tmp_path, SCHEMA):
         raise PermissionError(errno.EACCES, "no")
-
-
-def test_a_file_appears_only_when_it_is_whole(tmp_path):
-    write_whole(tmp_path / "a", b"old")
-    write_whole(tmp_path / "a", b"new")
-    assert [path.name for path in tmp_path.iterdir()] == ["a"]
-    assert (tmp_path / "a").read_bytes() == b"new"

@@ -1,20 +1,29 @@
-"""From names to rules and optimisers."""
+"""The registry: every algorithm in one place, and a new one usable everywhere."""
 
 from __future__ import annotations
 
-import numpy as np
+import dataclasses
+import re
+from inspect import unwrap
+from pathlib import Path
+
 import pytest
-import torch
-from support.runs import config
+import typer
+from support.runs import config, settings
+from typer.testing import CliRunner
 
 import sparsedp as sdp
-from sparsedp.accounting.events import GaussianDpEvent
-from sparsedp.runs.algorithms import count_columns, optimizers_of, private_rows, selection_of
-from sparsedp.runs.sources import fresh_model, open_data
-from sparsedp.training import RowWiseAdagrad
+from sparsedp.cli.errors import refuse_bad_input
+from sparsedp.cli.report import report
+from sparsedp.cli.settings import with_settings
+from sparsedp.cli.train import train
+from sparsedp.runs import ALGORITHMS, RunConfig
+from sparsedp.runs.algorithms import Algorithm, register, selection_of
+from sparsedp.runs.config import SELECTION
+from sparsedp.selection import Selection
 
 
-def test_every_name_has_its_rule() -> None:
+def test_every_algorithm_builds_its_rule() -> None:
     fest = sdp.FEST({"embeddings.0": [1]})
     assert selection_of(config("dp-sgd"), None) == sdp.DPSGD()
     assert selection_of(config("lazy"), None) == sdp.DPSGD(lazy=True)
@@ -31,40 +40,89 @@ def test_every_name_has_its_rule() -> None:
         selection_of(config("non-private", rows=3), None)
 
 
-def test_columns_are_counted_as_they_are() -> None:
-    data = open_data("generated:700")
-    names = [f"embeddings.{place}" for place in range(26)]
-    found = count_columns(data, names, always_on_rows=1000)
-    sizes = data.schema.vocabulary_sizes
-    assert set(found) == {name for name, rows in zip(names, sizes, strict=True) if rows > 1000}
-    ids = data.take(np.arange(700)).ids
-    for place, name in enumerate(names):
-        if name in found:
-            expected = np.bincount(ids[:, place], minlength=sizes[place])
-            assert found[name].ids.tolist() == np.flatnonzero(expected).tolist()
-            assert found[name].counts.tolist() == expected[expected > 0].tolist()
+def test_every_entry_reads_settings_that_exist_and_every_selection_setting_is_read() -> None:
+    read = {name for algorithm in ALGORITHMS.values() for name in algorithm.options}
+    of_selections = {name for name, field in RunConfig.model_fields.items() if SELECTION in field.metadata}
+    assert read == of_selections
 
 
-def test_only_fest_looks_at_the_data_before_training() -> None:
-    data = open_data("generated:100")
-    model = fresh_model(config(), data)
-    assert private_rows(config("adafest"), model, data) is None
-    chosen = private_rows(config("fest", fest_mu=0.2, rows=7), model, data)
-    assert chosen is not None
-    assert chosen.one_off_events() == (GaussianDpEvent(5.0),)
-    assert chosen.k == 7
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_what_an_entry_says_of_its_algorithm_is_so(name: str) -> None:
+    algorithm = ALGORITHMS[name]
+    assert (name, algorithm.private) == (algorithm.name, name != "non-private")
+    assert re.fullmatch("#[0-9a-f]{6}", algorithm.colour)
+    if algorithm.private and not algorithm.row_set:
+        rule = selection_of(config(name), None)
+        assert (rule == sdp.DPSGD(lazy=algorithm.lazy_noise)) == algorithm.dense
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [("sgd", torch.optim.SGD), ("adagrad", torch.optim.Adagrad), ("row-wise-adagrad", RowWiseAdagrad)],
-)
-def test_tables_have_an_optimiser_and_a_rate_of_their_own(name: str, kind: type) -> None:
-    asked = config(table_optimizer=name, learning_rate=0.25, table_learning_rate=8.0)
-    model = fresh_model(asked, open_data("generated:100"))
-    dense, tables = optimizers_of(asked, model)
-    assert isinstance(dense, torch.optim.SGD)
-    assert type(tables) is kind
-    assert (dense.param_groups[0]["lr"], tables.param_groups[0]["lr"]) == (0.25, 8.0)
-    held = [id(p) for group in (*dense.param_groups, *tables.param_groups) for p in group["params"]]
-    assert sorted(held) == sorted(id(p) for p in model.parameters())
+def test_labels_and_colours_tell_algorithms_apart() -> None:
+    for field in ("label", "colour"):
+        assert len({getattr(algorithm, field) for algorithm in ALGORITHMS.values()}) == len(ALGORITHMS)
+
+
+def test_defaults_are_those_of_the_selection_rules() -> None:
+    """A run that leaves a setting out trains as an engine does that leaves the argument out."""
+    fields = {each.name: each.default for each in dataclasses.fields(sdp.AdaFEST)}
+    for name in ("noise_ratio", "threshold", "contribution_norm", "always_on_rows"):
+        assert RunConfig.model_fields[name].default == fields[name]
+    described = RunConfig.model_fields["false_positives"].description
+    assert described is not None
+    assert described.endswith(f"Default: {fields['false_positives']:g}.")
+    assert RunConfig.model_fields["fest_mu"].default == sdp.FEST.private_top_k({}, 1).mu
+
+
+def build(config: RunConfig, row_set: object) -> Selection:
+    assert config.rows is not None
+    return sdp.RandomSelection(rows=config.rows)
+
+
+def test_a_taken_name_and_an_inconsistent_entry_are_refused() -> None:
+    with pytest.raises(ValueError, match="already an algorithm lazy"):
+        register(Algorithm("lazy", "another", "#000000", build))
+    with pytest.raises(ValueError, match="required: rows must be among the options of new"):
+        Algorithm("new", "new", "#000000", build, required=("rows",))
+    with pytest.raises(ValueError, match="needs rows"):
+        Algorithm("new", "new", "#000000", build, ("rows",), row_set=True)
+
+
+def test_the_config_follows_a_new_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=r"^algorithm: 'new' is not one of"):
+        RunConfig.parse(settings("new"))
+    new = Algorithm("new", "a new rule", "#000000", build, ("rows",), required=("rows",), lazy_noise=True)
+    monkeypatch.setitem(ALGORITHMS, "new", new)
+    assert selection_of(config("new"), None) == sdp.RandomSelection(rows=100)
+    for message, fields in [
+        ("epsilon: algorithm new needs one", settings("new", epsilon=None)),
+        ("rows: algorithm new needs", settings("new", rows=None)),
+        ("table_optimizer: lazy noise", settings("new", table_optimizer="adagrad")),
+        ("algorithm new releases the final model only", settings("new", period=1)),
+        ("algorithm: 'sgd' is not one of .*'new'", settings("sgd")),
+    ]:
+        with pytest.raises(ValueError, match=f"^{message}"):
+            RunConfig.parse(fields)
+
+
+def test_a_made_up_algorithm_goes_from_the_command_line_to_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One entry is all that help, config, training and report need."""
+    new = Algorithm("every-other", "every other row", "#123456", build, ("rows",), required=("rows",))
+    monkeypatch.setitem(ALGORITHMS, new.name, new)
+    app = typer.Typer()
+    for command in (train, report):
+        app.command()(refuse_bad_input(with_settings(unwrap(command)) if command is train else command))
+
+    shown = CliRunner().invoke(app, ["train", "--help"], env={"COLUMNS": "200"})
+    assert shown.stdout.count("random, every-other.") == 2  # the algorithms, and those that read --rows
+    (tmp_path / "run.yaml").write_text(config("random", rows=37).to_yaml())
+    for arguments in (
+        ["train", "--config", "run.yaml", "--algorithm", "every-other", "--out", "run", "--json"],
+        ["report", "run"],
+    ):
+        monkeypatch.chdir(tmp_path)
+        done = CliRunner().invoke(app, arguments)
+        assert done.exit_code == 0, done.output
+    page = (tmp_path / "report.html").read_text()
+    assert "every other row, epsilon 2" in page
+    assert "<th scope=row>rows</th><td>37</td>" in page

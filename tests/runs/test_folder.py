@@ -10,7 +10,6 @@ import pytest
 from support.runs import config
 
 from sparsedp.runs import RunFolder
-from sparsedp.runs.folder import write_atomically
 
 
 def test_a_taken_folder_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
@@ -32,30 +31,13 @@ def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
         RunFolder(tmp_path).config()
 
 
-def test_writing_fails_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "file.json"
-    write_atomically(path, "old")
-
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", full)
-        with pytest.raises(OSError, match="No space left"):
-            write_atomically(path, "new and longer")
-    assert path.read_text() == "old"
-    assert [file.name for file in tmp_path.iterdir()] == ["file.json"]
-    write_atomically(path, "new")
-    assert path.read_text() == "new"
-
-
 def test_a_file_is_on_disk_before_it_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
     for name in ("fsync", "replace"):
         real = getattr(os, name)
         monkeypatch.setattr(os, name, lambda *given, name=name, real=real: (done.append(name), real(*given)))
-    write_atomically(tmp_path / "file.json", "text")
-    assert done == ["fsync", "replace"]
+    RunFolder(tmp_path).write_json("result", {})
+    assert done == ["fsync", "replace", "fsync"]
 
 
 def test_a_run_has_one_name_on_ledgers_and_no_other_run_has_it(tmp_path: Path) -> None:

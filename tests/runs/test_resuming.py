@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 import yaml
 from support.killed import Server, kill_at_random
-from support.runs import settings
+from support.runs import config, settings
 
 from sparsedp.accounting import Ledger, PoissonSampledDpEvent, epsilon_of
+from sparsedp.runs import resume, start
 
 DELTA = 1e-4
 EPSILON = 2.0
@@ -147,3 +148,11 @@ def test_two_hundred_random_kills_never_pass_epsilon(server: Server, tmp_path: P
         f"{figures.lost / figures.kills:.2f} a kill"
     )
     assert max(figures.epsilons) <= EPSILON
+
+
+@pytest.mark.parametrize("period", [None, 1])
+def test_a_run_of_either_kind_is_started_and_read_again(period: int | None, tmp_path: Path) -> None:
+    asked = config("random", data="generated:300x3", batch_size=100, period=period)
+    result = start(asked, tmp_path / "run")
+    assert (result.periods, result.steps > 0) == (None if period is None else 2, True)
+    assert resume(tmp_path / "run") == result

@@ -15,7 +15,7 @@ from support.runs import python, settings
 
 from experiments.fest.figures import averaged
 from sparsedp.accounting import Ledger
-from sparsedp.runs import RunFolder, training
+from sparsedp.runs import RunFolder, resuming, training
 from sparsedp.runs.sweep import RESULTS, Sweep, run_name, sweep
 
 TIMES = ("seconds", "examples_per_second")
@@ -61,13 +61,13 @@ def test_finished_runs_are_not_run_again_and_new_ones_are(
 ) -> None:
     first = sweep(plan(noise_ratio=[1.0]), tmp_path)
     started: list[float] = []
-    train = training.train
+    start = resuming.start
 
     def counted(config: Any, path: Any) -> Any:
         started.append(config.noise_ratio)
-        return train(config, path)
+        return start(config, path)
 
-    monkeypatch.setattr(training, "train", counted)
+    monkeypatch.setattr(resuming, "start", counted)
     seen: list[tuple[int, int]] = []
     again = sweep(plan(noise_ratio=[1.0, 2.0]), tmp_path, on_progress=lambda *progress: seen.append(progress))
     assert started == [2.0]

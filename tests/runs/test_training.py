@@ -24,11 +24,12 @@ from typer.testing import CliRunner
 from sparsedp.accounting import BudgetExceeded, GaussianDpEvent, Ledger
 from sparsedp.cli.app import app
 from sparsedp.data import ClickData
-from sparsedp.runs import RunConfig, RunFolder, resume, train, training
+from sparsedp.runs import Result, RunConfig, RunFolder, resume, train, training
+from sparsedp.runs import result as run_result
 from sparsedp.runs.evaluation import Evaluation, evaluate
 from sparsedp.runs.run_stats import RunStats
 from sparsedp.runs.trainer import PlainTrainer, PrivateTrainer
-from sparsedp.runs.training import Progress, Result
+from sparsedp.runs.training import Progress
 
 FAST = ["non-private", "dp-sgd", "lazy", "fest", "adafest", "adafest+", "random"]
 SLOW = ["exponential", "sparse-vector"]
@@ -225,7 +226,7 @@ def test_a_failure_at_the_very_end_loses_nothing(tmp_path: Path, monkeypatch: py
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(training, "write_weights", full)
+        patched.setattr(run_result, "write_weights", full)
         with pytest.raises(OSError, match="No space left"):
             train(asked, tmp_path / "broken")
     resume(tmp_path / "broken")

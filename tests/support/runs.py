@@ -8,10 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sparsedp.runs import RunConfig
+from sparsedp.runs import ALGORITHMS, RunConfig
 
 TINY = {"hidden": [16], "dims": [1] * 26}
-NEEDS_ROWS = ("fest", "adafest+", "exponential", "sparse-vector", "random")
 
 
 def settings(algorithm: str = "adafest", **changes: Any) -> dict[str, Any]:
@@ -22,9 +21,10 @@ def settings(algorithm: str = "adafest", **changes: Any) -> dict[str, Any]:
         "model_options": TINY,
         "seed": 1,
     }
+    entry = ALGORITHMS.get(algorithm)
     if algorithm != "non-private":
         fields["epsilon"] = 2.0
-    if algorithm in NEEDS_ROWS:
+    if entry is not None and "rows" in entry.required:
         fields["rows"] = 100
     return {**fields, **changes}
 

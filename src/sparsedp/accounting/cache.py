@@ -14,13 +14,13 @@ import json
 import math
 import os
 import sys
-import tempfile
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
 import sparsedp
+from sparsedp.core.durable import replace_file
 
 _SLOTS = 16**3
 _RULES = 3
@@ -84,7 +84,7 @@ def load(key: str) -> Entry | None:
 
 
 def store(key: str, number: float, note: str = "") -> None:
-    """Keep a number under `key`: written beside its place, then moved there, so never seen by halves.
+    """Keep a number under `key`, written atomically: a reader sees a whole entry or none.
 
     What `load` would not believe (an infinite epsilon, say) is not written.
     """
@@ -92,13 +92,7 @@ def store(key: str, number: float, note: str = "") -> None:
         return
     entry = {"key": key, "number": number, "note": note, "checksum": _checksum(key, number, note)}
     with contextlib.suppress(OSError, RuntimeError):
-        place = _slot(key)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=place.parent, prefix=".new-")
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                json.dump(entry, file, allow_nan=False)
-            os.replace(name, place)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        path = _slot(key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(entry, allow_nan=False)
+        replace_file(path, lambda partial: partial.write_text(text, encoding="utf-8"), shared_cache=True)

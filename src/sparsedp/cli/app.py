@@ -1,4 +1,4 @@
-"""The `sparsedp` command: a list of its subcommands, each in a file of its own."""
+"""The `sparsedp` command and its subcommands, each in a file of its own."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ app = typer.Typer(
 )
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(value: bool) -> None:
+    if value:
         typer.echo(f"sparsedp {__version__}")
         raise typer.Exit
 

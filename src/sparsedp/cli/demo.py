@@ -13,7 +13,7 @@ from sparsedp.cli.errors import refuse_bad_input
 from sparsedp.cli.train import progress_bar
 
 MOST_ROWS = 10**9
-ALGORITHMS = ("non-private", "dp-sgd", "adafest")
+COMPARED = ("non-private", "dp-sgd", "adafest")
 SETTINGS: dict[str, Any] = {
     "batch_size": 2048,
     "evaluate_every": 40,
@@ -31,19 +31,19 @@ def demo(
     """Train on generated clicks without privacy, with DP-SGD and with DP-AdaFEST at the same epsilon."""
     from sparsedp.core.validation import check_count, check_epsilon
     from sparsedp.report import write_report
-    from sparsedp.runs import RunConfig, train
+    from sparsedp.runs import ALGORITHMS, RunConfig, train
 
     rows, epsilon = check_count("rows", rows, maximum=MOST_ROWS), check_epsilon(epsilon)
     results = {}
-    for algorithm in ALGORITHMS:
-        budget = {} if algorithm == "non-private" else {"epsilon": epsilon}
+    for algorithm in COMPARED:
+        budget = {"epsilon": epsilon} if ALGORITHMS[algorithm].private else {}
         config = RunConfig.parse({"data": f"generated:{rows}", "algorithm": algorithm, **SETTINGS, **budget})
         folder = out / algorithm
         if folder.exists():
             shutil.rmtree(folder)
         with progress_bar(algorithm, quiet=as_json) as on_progress:
             results[algorithm] = train(config, folder, on_progress)
-    report = write_report([out / algorithm for algorithm in ALGORITHMS], out / "report.html")
+    report = write_report([out / algorithm for algorithm in COMPARED], out / "report.html")
     if as_json:
         typer.echo(json.dumps({name: vars(result) for name, result in results.items()}))
         return

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sparsedp.cli.errors import refuse_bad_input
+from sparsedp.cli.settings import help_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -17,13 +18,18 @@ if TYPE_CHECKING:
     from sparsedp.planning.planner import Plan
 
 
+def _setting(name: str) -> Any:
+    """An option that means what the run's setting of the same name does."""
+    return typer.Option(help=help_of(name, algorithms=False))
+
+
 @refuse_bad_input
 def plan(
     epsilon: Annotated[float, typer.Option(help="Privacy budget of the whole run.")],
     examples: Annotated[float, typer.Option(help="Examples in the data set.")],
     batch: Annotated[float, typer.Option(help="Expected examples in a Poisson batch.")],
-    epochs: Annotated[float, typer.Option(help="How often the data is gone through.")] = 1.0,
-    delta: Annotated[float | None, typer.Option(help="Default: 1 / (10 examples).")] = None,
+    epochs: Annotated[float | None, _setting("epochs")] = None,
+    delta: Annotated[float | None, _setting("delta")] = None,
     table: Annotated[
         list[str] | None,
         typer.Option(help="ROWSxDIM, ROWSxDIMxVALUES or NAME=ROWSxDIM; once for each table."),
@@ -34,39 +40,45 @@ def plan(
     gradient_size: Annotated[
         float | None, typer.Option(help="Embedding coordinates with noise in a step, at most.")
     ] = None,
-    false_positives: Annotated[
-        float | None, typer.Option(help="Untouched rows that survive a step by chance. Default: 50.")
+    false_positives: Annotated[float | None, _setting("false_positives")] = None,
+    threshold: Annotated[float | None, _setting("threshold")] = None,
+    noise_ratio: Annotated[float | None, _setting("noise_ratio")] = None,
+    contribution_norm: Annotated[float | None, _setting("contribution_norm")] = None,
+    always_on_rows: Annotated[int | None, _setting("always_on_rows")] = None,
+    fest_rows: Annotated[
+        int | None,
+        typer.Option(help="Rows that FEST selects. Default: as many as fit the same gradient size."),
     ] = None,
-    threshold: Annotated[float | None, typer.Option(help="AdaFEST's tau.")] = None,
-    noise_ratio: Annotated[float, typer.Option(help="sigma1 / sigma2.")] = 5.0,
-    contribution_norm: Annotated[
-        float | None, typer.Option(help="C1. Default: sqrt of the tables chosen in.")
+    fest_mu: Annotated[
+        float | None,
+        typer.Option(help="Gaussian-DP parameter of FEST's top-k. Default: by the number of examples."),
     ] = None,
-    always_on_rows: Annotated[int, typer.Option(help="Tables of at most so many rows are always on.")] = 1000,
-    fest_rows: Annotated[int | None, typer.Option(help="Rows that FEST keeps, in comparison.")] = None,
-    fest_mu: Annotated[float | None, typer.Option(help="Gaussian-DP parameter of FEST's choice.")] = None,
     dense_parameters: Annotated[int, typer.Option(help="Trainable coordinates outside the tables.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Plan a private run: sigma1, sigma2, threshold and gradient size, for AdaFEST, FEST and DP-SGD."""
     from sparsedp.planning.planner import plan as make_plan
 
+    optional = {
+        "delta": delta,
+        "epochs": epochs,
+        "gradient_size": gradient_size,
+        "false_positives": false_positives,
+        "threshold": threshold,
+        "noise_ratio": noise_ratio,
+        "contribution_norm": contribution_norm,
+        "always_on_rows": always_on_rows,
+        "fest_rows": fest_rows,
+        "fest_mu": fest_mu,
+    }
+    given: dict[str, Any] = {name: value for name, value in optional.items() if value is not None}
     made = make_plan(
         epsilon=epsilon,
-        delta=delta,
         examples=examples,  # type: ignore[arg-type]  # 4.5e7 is welcome here; the planner checks that it is whole
         batch=batch,  # type: ignore[arg-type]
-        epochs=epochs,
         tables=_tables(table or [], tables),
-        gradient_size=gradient_size,
-        false_positives=false_positives,
-        threshold=threshold,
-        noise_ratio=noise_ratio,
-        contribution_norm=contribution_norm,
-        always_on_rows=always_on_rows,
-        fest_rows=fest_rows,
-        fest_mu=fest_mu,
         dense_parameters=dense_parameters,
+        **given,
     )
     if as_json:
         typer.echo(json.dumps(made.to_dict(), indent=2, allow_nan=False))

@@ -79,7 +79,7 @@ def criteo(
     )
     if buckets is not None and choice.is_made:
         raise ValueError("buckets cannot be given together with a vocabulary")
-    sizes = _table_heights(buckets, len(CATEGORIES)) if buckets is not None else VOCABULARY_SIZES
+    sizes = _table_rows(buckets, len(CATEGORIES)) if buckets is not None else VOCABULARY_SIZES
     hashed = {} if choice.is_made else dict(zip(CATEGORIES, map(HashRule, sizes), strict=True))
     _prepare(Criteo.of(files), out, hashed, choice, strict, as_json)
 
@@ -207,7 +207,7 @@ def _prepare(
     strict: bool,
     as_json: bool,
 ) -> None:
-    """Settle the rule of every feature, prepare, and say what was done."""
+    """Decide the rule of every feature, prepare, and print a summary."""
     from sparsedp.data.preparation import prepare
 
     rules: dict[str, IdRule] = dict(hashed)
@@ -256,9 +256,11 @@ def _report(schema: Schema, out: Path, as_json: bool) -> None:
         typer.echo(json.dumps(summary, indent=2))
         return
     features = _counted(len(schema.categorical) + len(schema.multi_hot), "feature")
-    height = sum(schema.vocabulary_sizes) + sum(feature.rows for feature in schema.multi_hot)
+    table_rows = sum(schema.vocabulary_sizes) + sum(feature.rows for feature in schema.multi_hot)
     typer.echo(f"{out}: {_counted(schema.rows, 'row')} in {_counted(len(schema.parts), 'part')}")
-    typer.echo(f"{features} with {height:,} table rows, {_counted(len(schema.numeric), 'numeric column')}")
+    typer.echo(
+        f"{features} with {table_rows:,} table rows, {_counted(len(schema.numeric), 'numeric column')}"
+    )
     if schema.time is not None:
         typer.echo(f"time: {schema.time} ({schema.time_unit})")
     if schema.vocabulary_statement is not None:
@@ -294,7 +296,7 @@ def _name_and_number(option: str, text: str) -> tuple[str, int]:
     return name.strip(), int(number)
 
 
-def _table_heights(text: str, features: int) -> tuple[int, ...]:
+def _table_rows(text: str, features: int) -> tuple[int, ...]:
     try:
         sizes = tuple(int(part) for part in text.split(","))
     except ValueError as error:

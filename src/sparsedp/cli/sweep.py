@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from sparsedp.cli.errors import refuse_bad_input, refuse_special_file
+from sparsedp.cli.settings import with_settings
 
 
 @refuse_bad_input
+@with_settings
 def sweep(
     plan: Annotated[Path, typer.Argument(help="YAML file with 'base' settings and a 'grid' of lists.")],
     out: Annotated[Path, typer.Option(help="Folder for the runs and results.parquet.")],
+    settings: dict[str, Any],
     jobs: Annotated[int, typer.Option(help="Runs at the same time, each in a process of its own.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
-    """Run a grid of settings; finished runs are kept, interrupted ones go on."""
+    """Run a grid of settings; finished runs are kept, interrupted ones go on.
+
+    The options replace settings of the plan's base.
+    """
     from rich.console import Console
     from rich.progress import Progress, TextColumn
 
@@ -25,7 +31,7 @@ def sweep(
     from sparsedp.runs.sweep import sweep as run_sweep
 
     refuse_special_file("plan", plan)
-    asked = Sweep.read(plan)
+    asked = Sweep.read(plan).with_base(settings)
     with Progress(
         *Progress.get_default_columns(),
         TextColumn("{task.completed} of {task.total} runs"),

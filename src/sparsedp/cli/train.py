@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sparsedp.cli.errors import refuse_bad_input
+from sparsedp.cli.settings import with_settings
 
 if TYPE_CHECKING:
     from sparsedp.runs.training import Progress
@@ -19,51 +20,21 @@ Json = Annotated[bool, typer.Option("--json", help="Print figures as JSON.")]
 
 
 @refuse_bad_input
+@with_settings
 def train(
     out: Annotated[Path, typer.Option(help="Folder for the run.")],
+    settings: dict[str, Any],
     config: Annotated[
-        Path | None, typer.Option(help="YAML file with settings; options given here replace its own.")
+        Path | None, typer.Option(help="YAML file with settings; the options below replace its own.")
     ] = None,
-    data: Annotated[str | None, typer.Option(help="Prepared folder, or generated:ROWS[xDAYS].")] = None,
-    algorithm: Annotated[
-        str | None,
-        typer.Option(
-            help="non-private, dp-sgd, lazy, fest, adafest, adafest+, exponential, sparse-vector, random."
-        ),
-    ] = None,
-    epsilon: Annotated[float | None, typer.Option(help="Most that the whole training spends.")] = None,
-    delta: Annotated[float | None, typer.Option(help="Default: 1 / (10 n).")] = None,
-    epochs: Annotated[float | None, typer.Option()] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Expected size of a Poisson batch.")] = None,
-    model: Annotated[str | None, typer.Option(help="pctr, dlrm, or package.module:Name.")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Of the dense layers.")] = None,
-    table_learning_rate: Annotated[float | None, typer.Option(help="Of the embedding tables.")] = None,
-    max_grad_norm: Annotated[float | None, typer.Option(help="Clip of an example's gradient (C2).")] = None,
-    noise_ratio: Annotated[float | None, typer.Option(help="sigma1 / sigma2 of AdaFEST.")] = None,
-    threshold: Annotated[float | None, typer.Option(help="AdaFEST's tau.")] = None,
-    false_positives: Annotated[float | None, typer.Option(help="Instead of tau: expected per step.")] = None,
-    rows: Annotated[int | None, typer.Option(help="Rows that fest, exponential, ... keep.")] = None,
-    holdout_by: Annotated[str | None, typer.Option(help="hash or time.")] = None,
-    evaluate_every: Annotated[int | None, typer.Option(help="Steps between evaluations.")] = None,
-    period: Annotated[int | None, typer.Option(help="Stream: train period by period.")] = None,
-    frequencies: Annotated[str | None, typer.Option(help="Stream: first, all or running.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Reproducible and NOT private.")] = None,
-    ledger: Annotated[str | None, typer.Option(help="A ledger shared by runs on the same data.")] = None,
     as_json: Json = False,
 ) -> None:
     """Train a click model under differential privacy."""
-    from sparsedp.runs import RunConfig, stream
-    from sparsedp.runs import train as train_run
+    from sparsedp.runs import RunConfig, start
 
-    given = {
-        name: value
-        for name, value in locals().items()
-        if name in RunConfig.model_fields and value is not None
-    }
-    settings = RunConfig.read(config, **given) if config is not None else RunConfig.parse(given)
-    with progress_bar(settings.algorithm, quiet=as_json) as on_progress:
-        run = stream if settings.period is not None else train_run
-        result = run(settings, out, on_progress)
+    asked = RunConfig.parse(settings) if config is None else RunConfig.read(config, **settings)
+    with progress_bar(asked.algorithm, quiet=as_json) as on_progress:
+        result = start(asked, out, on_progress)
     show_result(out, vars(result), as_json)
 
 
@@ -120,7 +91,7 @@ def progress_bar(title: str, quiet: bool) -> Iterator[Callable[[Progress], None]
 
 
 def show_result(folder: Path, result: dict[str, Any], as_json: bool) -> None:
-    """The figures of a finished run and what they cost."""
+    """Print the figures of a finished run and its privacy statement."""
     if as_json:
         typer.echo(json.dumps(result))
         return
@@ -139,7 +110,9 @@ def show_result(folder: Path, result: dict[str, Any], as_json: bool) -> None:
         )
     statement = result["statement"]
     if statement is None:
-        typer.echo("NOT PRIVATE: trained without differential privacy")
+        from sparsedp.runs.result import NOT_PRIVATE
+
+        typer.echo(NOT_PRIVATE)
     else:
         from sparsedp.accounting import PrivacyStatement
 

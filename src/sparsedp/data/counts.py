@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from sparsedp.core.arrays import I64
-from sparsedp.data.parts import write_whole
+from sparsedp.core.durable import write_file
 from sparsedp.data.schema import Place
 
 Histogram = tuple[I64, I64]
@@ -94,9 +94,7 @@ class ValueCounts:
         with self._run(self._runs).open("wb") as file:
             np.save(file, run)
         self._pending, self._runs = [], self._runs + 1
-        write_whole(
-            self._folder / _STATE, json.dumps({"runs": self._runs, "counted": asdict(self.counted)}).encode()
-        )
+        write_file(self._folder / _STATE, json.dumps({"runs": self._runs, "counted": asdict(self.counted)}))
 
     def _run(self, number: int) -> Path:
         return self._folder / f"run-{number:05d}.npy"

@@ -21,6 +21,7 @@ from typing import IO, Any
 
 import polars as pl
 
+from sparsedp.core.durable import write_file
 from sparsedp.data import schema as schemas
 from sparsedp.data.schema import Part, Schema
 
@@ -57,7 +58,7 @@ class PreparedFolder:
         packed = io.BytesIO()
         frame.write_parquet(packed, compression="zstd", compression_level=1, statistics=False)
         name = f"part-{number:05d}.parquet"
-        write_whole(self.path / name, packed.getvalue())
+        write_file(self.path / name, packed.getvalue())
         return name, hashlib.sha256(packed.getbuffer()).hexdigest()
 
     def commit(self, part: Part) -> None:
@@ -68,7 +69,7 @@ class PreparedFolder:
     def finish(self) -> Schema:
         """Write the schema, which makes the folder a prepared one."""
         whole = dataclasses.replace(self.schema, parts=tuple(self.parts))
-        write_whole(self.path / schemas.FILE, whole.to_json().encode())
+        write_file(self.path / schemas.FILE, whole.to_json().encode())
         (self.path / MANIFEST).unlink()
         return whole
 
@@ -83,16 +84,6 @@ class PreparedFolder:
         self._manifest.write(json.dumps(record).encode() + b"\n")
         self._manifest.flush()
         os.fsync(self._manifest.fileno())
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file that, under its own name, is either absent or complete."""
-    aside = path.with_name(path.name + ".partial")
-    with aside.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.replace(path)
 
 
 def finished(path: Path, schema: Schema) -> Schema | None:

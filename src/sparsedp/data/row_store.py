@@ -18,9 +18,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from sparsedp.core.durable import write_file
 from sparsedp.data.batch import Batch, MultiHot
 from sparsedp.data.lists import flatten
-from sparsedp.data.parts import actionable_disk_errors, write_whole
+from sparsedp.data.parts import actionable_disk_errors
 from sparsedp.data.schema import Schema
 
 FOLDER = "rows"
@@ -56,7 +57,7 @@ def _lay_out_once(folder: Path, schema: Schema, cache: Path) -> None:
             if not _is_current(cache, schema):
                 (cache / STAMP).unlink(missing_ok=True)
                 _lay_out(folder, schema, cache)
-                write_whole(cache / STAMP, schema.digest.encode())
+                write_file(cache / STAMP, schema.digest)
 
 
 def _load(path: Path, advice: int) -> NDArray[Any]:

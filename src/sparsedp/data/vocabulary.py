@@ -19,11 +19,12 @@ import polars as pl
 
 from sparsedp.accounting.ledger import Ledger
 from sparsedp.core.arrays import I64, U64
+from sparsedp.core.durable import write_file
 from sparsedp.data.blocks import Block, source_of
 from sparsedp.data.counts import Histogram, ValueCounts, histogram
 from sparsedp.data.hashing import hash_strings
 from sparsedp.data.partition_selection import PartitionSelection, PublicValues
-from sparsedp.data.parts import actionable_disk_errors, write_whole
+from sparsedp.data.parts import actionable_disk_errors
 from sparsedp.data.preparation import Progress, Reader, in_order
 from sparsedp.data.rules import KEY_BITS, VocabularyRule, keys_of
 from sparsedp.randomness import NoiseSource
@@ -158,7 +159,7 @@ def _count(
         begun = folder / "settings.json"
         if begun.exists() and begun.read_text() != settings:
             raise ValueError(f"out: {out} was begun with other files or vocabulary settings")
-        write_whole(begun, settings.encode())
+        write_file(begun, settings)
         counts = ValueCounts(folder, len(features) << KEY_BITS)
         sizes = [path.stat().st_size for path in reader.files]
         for found, block in in_order(count, reader.blocks(counts.counted)):
@@ -182,7 +183,7 @@ def _keep(
     keys = [part & ((1 << KEY_BITS) - 1) for part in np.split(chosen, cuts)]
     vocabulary = Vocabulary(dict(zip(features, keys, strict=True)), statement)
     with actionable_disk_errors(out):
-        write_whole(out / FILE, vocabulary.packed(settings))
+        write_file(out / FILE, vocabulary.packed(settings))
     shutil.rmtree(out / "counting")
     return vocabulary
 

@@ -11,6 +11,8 @@ from pathlib import Path
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
+from sparsedp.core.durable import write_file
+
 
 @dataclass(frozen=True)
 class Section:
@@ -24,11 +26,13 @@ class Section:
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """An HTML table; the first column is a row's name."""
     head = "".join(f"<th scope=col>{escape(cell)}</th>" for cell in header)
-    lines = []
+    body = []
     for first, *rest in rows:
         cells = "".join(f"<td>{escape(cell)}</td>" for cell in rest)
-        lines.append(f"<tr><th scope=row>{escape(first)}</th>{cells}</tr>")
-    return f"<div class=scroll><table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
+        body.append(f"<tr><th scope=row>{escape(first)}</th>{cells}</tr>")
+    return (
+        f"<div class=scroll><table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
+    )
 
 
 def paragraph(text: str, kind: str = "") -> str:
@@ -52,12 +56,12 @@ def write_page(path: Path, title: str, lead: str, sections: Sequence[Section]) -
     script = _SCRIPT.replace("CHARTS", data) if charts else ""
     library = f"<script>{get_plotlyjs()}</script>" if charts else ""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(
+    write_file(
+        path,
         f"<!doctype html><html lang=en><head><meta charset=utf-8>"
         f'<meta name=viewport content="width=device-width, initial-scale=1">'
         f'<link rel=icon href="data:,"><title>{escape(title)}</title><style>{_STYLE}</style>{library}</head>'
         f"<body><main><h1>{escape(title)}</h1>{lead}{''.join(parts)}</main>{script}</body></html>\n",
-        encoding="utf-8",
     )
 
 

@@ -13,19 +13,9 @@ import plotly.graph_objects as go
 
 from sparsedp.accounting import PrivacyStatement
 from sparsedp.report.page import Section, paragraph, table, write_page
-from sparsedp.runs import RunConfig, RunFolder
+from sparsedp.runs import ALGORITHMS, RunConfig, RunFolder
 
-NAMES = {
-    "non-private": "without privacy",
-    "dp-sgd": "DP-SGD",
-    "lazy": "DP-SGD, lazy noise",
-    "fest": "DP-FEST",
-    "adafest": "DP-AdaFEST",
-    "adafest+": "DP-AdaFEST+",
-    "exponential": "exponential selection",
-    "sparse-vector": "sparse-vector selection",
-    "random": "random selection",
-}
+NAMES = {name: algorithm.label for name, algorithm in ALGORITHMS.items()}
 
 
 @dataclass(frozen=True)
@@ -47,9 +37,9 @@ class FinishedRun:
 
     @property
     def name(self) -> str:
-        """How the report calls it."""
+        """Its name in the report."""
         epsilon = "" if self.config.epsilon is None else f", epsilon {self.config.epsilon:g}"
-        return NAMES[self.config.algorithm] + epsilon
+        return ALGORITHMS[self.config.algorithm].label + epsilon
 
     @property
     def statement(self) -> PrivacyStatement | None:
@@ -106,20 +96,11 @@ _COMMON = (
     "learning_rate",
     "table_learning_rate",
 )
-_COUNTING = ("noise_ratio", "threshold", "false_positives", "contribution_norm")
-_KNOBS = {
-    "fest": ("rows",),
-    "adafest": _COUNTING,
-    "adafest+": ("rows", *_COUNTING),
-    "exponential": ("rows", "selection_epsilon", "score_cap"),
-    "sparse-vector": ("rows", "selection_epsilon", "score_cap", "score_threshold"),
-    "random": ("rows",),
-}
-"""The settings of an algorithm's own."""
+"""The settings that a report shows for every algorithm; its own options come after them."""
 
 
 def _settings(runs: Sequence[FinishedRun]) -> str:
-    """What all runs share in one table; where they differ, a line for each run."""
+    """A table of what all runs share, and a table of where they differ."""
     found = [_settings_of(run) for run in runs]
     names = list(dict.fromkeys(name for each in found for name in each))
     shared = [name for name in names if len({each.get(name, "") for each in found}) == 1]
@@ -127,14 +108,15 @@ def _settings(runs: Sequence[FinishedRun]) -> str:
     whole = table(["setting", "value"], [[name, found[0][name]] for name in shared])
     if not differing:
         return whole
-    lines = [
+    rows = [
         [run.name, *[each.get(name, "") for name in differing]] for run, each in zip(runs, found, strict=True)
     ]
-    return whole + table(["run", *differing], lines)
+    return whole + table(["run", *differing], rows)
 
 
 def _settings_of(run: FinishedRun) -> dict[str, str]:
-    named = {name: getattr(run.config, name) for name in (*_COMMON, *_KNOBS.get(run.config.algorithm, ()))}
+    options = ALGORITHMS[run.config.algorithm].options
+    named = {name: getattr(run.config, name) for name in (*_COMMON, *options)}
     measured = {name: run.result.get(name) for name in ("training_rows", "noise_multiplier")}
     return {
         name.replace("_", " "): value if isinstance(value, str) else _number(value)
@@ -176,7 +158,7 @@ def _results(runs: Sequence[FinishedRun]) -> str:
 
 
 def _factor(epsilon: float) -> str:
-    """e^epsilon in figures while they say something."""
+    """e^epsilon, as a number where it is small enough to mean something."""
     return f"{math.exp(epsilon):.3g} (e^{epsilon:.3g})" if epsilon < 7 else f"e^{epsilon:.3g}"
 
 
@@ -188,7 +170,7 @@ def _number(value: float | None) -> str:
 
 def _charts(runs: Sequence[FinishedRun]) -> list[Section]:
     sections = []
-    if any(len(run.metrics) > 1 for run in runs):  # one evaluation has no course to draw
+    if any(len(run.metrics) > 1 for run in runs):  # one evaluation is no curve
         sections.append(Section("Quality over time", "", _over_time(runs)))
     sparse = [run for run in runs if run.result["gradient_size"]]
     if sparse:
@@ -228,25 +210,26 @@ def _survivors(runs: Sequence[FinishedRun]) -> go.Figure:
 
 
 def auc_against_epsilon(runs: Sequence[FinishedRun]) -> go.Figure:
-    """One line an algorithm; the non-private AUC as a level."""
+    """One curve for each algorithm; the non-private AUC as a horizontal line."""
     figure = go.Figure()
     by_algorithm: dict[str, list[FinishedRun]] = {}
     for run in runs:
         by_algorithm.setdefault(run.config.algorithm, []).append(run)
     for algorithm, group in by_algorithm.items():
-        if algorithm == "non-private":
+        if not ALGORITHMS[algorithm].private:
             level(figure, group[0].result["auc"])
             continue
         group.sort(key=lambda run: run.config.epsilon or 0.0)
         x, y = [run.config.epsilon for run in group], [run.result["auc"] for run in group]
-        figure.add_scatter(x=x, y=y, name=NAMES[algorithm], mode="lines+markers")
+        figure.add_scatter(x=x, y=y, name=ALGORITHMS[algorithm].label, mode="lines+markers")
     epsilon_axis(figure, sorted({run.config.epsilon for run in runs if run.config.epsilon}))
     return figure.update_layout(yaxis_title="AUC on held-out rows")
 
 
 def level(figure: go.Figure, auc: float) -> None:
     """The AUC without privacy as a dotted line, visible on light and dark."""
-    figure.add_hline(y=auc, line_dash="dot", line_color="#8a94a3", annotation_text=NAMES["non-private"])
+    label = ALGORITHMS["non-private"].label
+    figure.add_hline(y=auc, line_dash="dot", line_color="#8a94a3", annotation_text=label)
 
 
 def epsilon_axis(figure: go.Figure, budgets: Sequence[float]) -> None:

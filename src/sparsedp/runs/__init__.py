@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from sparsedp.core.extras import lazy_names
 
 _HOME = {
-    "ALGORITHMS": "config",
+    "ALGORITHMS": "algorithms",
     "Evaluation": "evaluation",
-    "Result": "training",
+    "Result": "result",
     "RunConfig": "config",
     "RunFolder": "folder",
-    "StreamResult": "streaming",
     "evaluate": "evaluation",
     "resume": "resuming",
+    "start": "resuming",
     "stream": "streaming",
     "train": "training",
 }
@@ -25,19 +25,21 @@ __all__ = [
     "Result",
     "RunConfig",
     "RunFolder",
-    "StreamResult",
     "evaluate",
     "resume",
+    "start",
     "stream",
     "train",
 ]
 
 if TYPE_CHECKING:
-    from sparsedp.runs.config import ALGORITHMS, RunConfig
+    from sparsedp.runs.algorithms import ALGORITHMS
+    from sparsedp.runs.config import RunConfig
     from sparsedp.runs.evaluation import Evaluation, evaluate
     from sparsedp.runs.folder import RunFolder
-    from sparsedp.runs.resuming import resume
-    from sparsedp.runs.streaming import StreamResult, stream
-    from sparsedp.runs.training import Result, train
+    from sparsedp.runs.result import Result
+    from sparsedp.runs.resuming import resume, start
+    from sparsedp.runs.streaming import stream
+    from sparsedp.runs.training import train
 
 __getattr__ = lazy_names(__name__, _HOME)

@@ -1,111 +1,179 @@
-"""From an algorithm's name to its selection rule and optimisers."""
+"""The algorithm registry: one entry for each algorithm that a run can train with.
+
+The config's checks, the command line's help, the sweep, the reports and the figures all read it. A new
+algorithm is one ``register`` call here, or anywhere before the config is parsed.
+"""
 
 from __future__ import annotations
 
-import numpy as np
-import torch
-from torch import nn
-from torch.optim import Optimizer
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from sparsedp.data import ClickData
-from sparsedp.rows import SparseCounts
-from sparsedp.runs.config import RunConfig
-from sparsedp.selection import (
-    DPSGD,
-    FEST,
-    AdaFEST,
-    ExponentialSelection,
-    PrivateTopK,
-    RandomSelection,
-    Selection,
-    SparseVectorSelection,
+if TYPE_CHECKING:
+    from sparsedp.runs.config import RunConfig
+    from sparsedp.selection import FEST, PrivateTopK, Selection
+
+    RowSet = FEST | PrivateTopK
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """What a run needs to know of an algorithm."""
+
+    name: str
+    """On the command line and in settings files."""
+    label: str
+    """In reports and figures."""
+    colour: str
+    """In figures."""
+    build: Callable[[RunConfig, RowSet | None], Selection] | None
+    """Makes the selection rule, given the row set if ``row_set``; None trains without privacy."""
+    options: tuple[str, ...] = ()
+    """The fields of ``RunConfig`` that are for some algorithms only, and that this one reads."""
+    required: tuple[str, ...] = ()
+    """Those of them that have no default."""
+    row_set: bool = False
+    """Trains on rows chosen before training, by a DP top-k of ``rows`` rows at the price ``fest_mu``."""
+    lazy_noise: bool = False
+    """Adds a row's noise when the row is next read: only for plain SGD, and only the final model is released."""
+    dense: bool = False
+    """Adds noise to whole tables: the yardstick of the others' gradient sizes."""
+
+    def __post_init__(self) -> None:
+        if not set(self.required) <= set(self.options):
+            raise ValueError(f"required: {', '.join(self.required)} must be among the options of {self.name}")
+        if self.row_set and "rows" not in self.required:
+            raise ValueError(f"required: {self.name} chooses a row set, so it needs rows")
+
+    @property
+    def private(self) -> bool:
+        """Whether it trains under differential privacy."""
+        return self.build is not None
+
+
+ALGORITHMS: dict[str, Algorithm] = {}
+"""By name, in the order in which help, reports and figures list them."""
+
+
+def register(algorithm: Algorithm) -> None:
+    """Add an algorithm; a name that is taken is refused."""
+    if algorithm.name in ALGORITHMS:
+        raise ValueError(f"name: there is already an algorithm {algorithm.name}")
+    ALGORITHMS[algorithm.name] = algorithm
+
+
+def selection_of(config: RunConfig, row_set: RowSet | None) -> Selection:
+    """The selection rule of a private run; ``row_set`` is given where the algorithm trains on one."""
+    build = ALGORITHMS[config.algorithm].build
+    if build is None:
+        raise ValueError(f"algorithm: {config.algorithm} has no selection rule")
+    return build(config, row_set)
+
+
+def _dp_sgd(config: RunConfig, row_set: RowSet | None) -> Selection:
+    from sparsedp.selection import DPSGD
+
+    return DPSGD()
+
+
+def _lazy(config: RunConfig, row_set: RowSet | None) -> Selection:
+    from sparsedp.selection import DPSGD
+
+    return DPSGD(lazy=True)
+
+
+def _fest(config: RunConfig, row_set: RowSet | None) -> Selection:
+    assert row_set is not None
+    return row_set
+
+
+def _adafest(config: RunConfig, row_set: RowSet | None) -> Selection:
+    from sparsedp.selection import AdaFEST
+    from sparsedp.selection.adafest import DEFAULT_FALSE_POSITIVES
+
+    return AdaFEST(
+        noise_ratio=config.noise_ratio,
+        threshold=config.threshold,
+        false_positives=config.false_positives or DEFAULT_FALSE_POSITIVES,
+        contribution_norm=config.contribution_norm,
+        always_on_rows=config.always_on_rows,
+        within=row_set,
+    )
+
+
+def _exponential(config: RunConfig, row_set: RowSet | None) -> Selection:
+    from sparsedp.selection import ExponentialSelection
+
+    assert config.rows is not None
+    return ExponentialSelection(
+        rows=config.rows,
+        selection_epsilon=config.selection_epsilon,
+        score_cap=config.score_cap,
+        always_on_rows=config.always_on_rows,
+    )
+
+
+def _sparse_vector(config: RunConfig, row_set: RowSet | None) -> Selection:
+    from sparsedp.selection import SparseVectorSelection
+
+    assert config.rows is not None
+    return SparseVectorSelection(
+        rows=config.rows,
+        selection_epsilon=config.selection_epsilon,
+        score_cap=config.score_cap,
+        threshold=config.score_threshold,
+        always_on_rows=config.always_on_rows,
+    )
+
+
+def _random(config: RunConfig, row_set: RowSet | None) -> Selection:
+    from sparsedp.selection import RandomSelection
+
+    assert config.rows is not None
+    return RandomSelection(rows=config.rows, always_on_rows=config.always_on_rows)
+
+
+_TOP_K = ("rows", "fest_mu")
+_MAP = ("noise_ratio", "threshold", "false_positives", "contribution_norm", "always_on_rows")
+_SCORES = ("rows", "selection_epsilon", "score_cap")
+
+register(Algorithm("non-private", "without privacy", "#475569", None))
+register(Algorithm("dp-sgd", "DP-SGD", "#b91c1c", _dp_sgd, dense=True))
+register(Algorithm("lazy", "DP-SGD, lazy noise", "#f97316", _lazy, lazy_noise=True, dense=True))
+register(
+    Algorithm(
+        "fest", "DP-FEST", "#0b6e99", _fest, (*_TOP_K, "always_on_rows"), required=("rows",), row_set=True
+    )
 )
-from sparsedp.selection.adafest import DEFAULT_FALSE_POSITIVES
-from sparsedp.training import RowWiseAdagrad
-
-
-def selection_of(config: RunConfig, fest: FEST | PrivateTopK | None) -> Selection:
-    """The selection rule of a DP run; ``fest`` is the row set of fest and adafest+."""
-    match config.algorithm:
-        case "dp-sgd":
-            return DPSGD()
-        case "lazy":
-            return DPSGD(lazy=True)
-        case "fest":
-            assert fest is not None
-            return fest
-        case "adafest" | "adafest+":
-            return AdaFEST(
-                noise_ratio=config.noise_ratio,
-                threshold=config.threshold,
-                false_positives=config.false_positives or DEFAULT_FALSE_POSITIVES,
-                contribution_norm=config.contribution_norm,
-                always_on_rows=config.always_on_rows,
-                within=fest if config.algorithm == "adafest+" else None,
-            )
-    assert config.rows is not None
-    if config.algorithm == "random":
-        return RandomSelection(rows=config.rows, always_on_rows=config.always_on_rows)
-    if config.algorithm == "exponential":
-        return ExponentialSelection(
-            rows=config.rows,
-            selection_epsilon=config.selection_epsilon,
-            score_cap=config.score_cap,
-            always_on_rows=config.always_on_rows,
-        )
-    if config.algorithm == "sparse-vector":
-        return SparseVectorSelection(
-            rows=config.rows,
-            selection_epsilon=config.selection_epsilon,
-            score_cap=config.score_cap,
-            threshold=config.score_threshold,
-            always_on_rows=config.always_on_rows,
-        )
-    raise ValueError(f"algorithm: {config.algorithm} has no selection rule")
-
-
-def private_rows(config: RunConfig, model: nn.Module, data: ClickData) -> PrivateTopK | None:
-    """The DP top-k of fest and adafest+, by counts read from the columns where the model names its tables."""
-    if config.algorithm not in ("fest", "adafest+"):
-        return None
-    assert config.rows is not None
-    names = getattr(model, "table_names", None)
-    if names is None or data.schema.multi_hot:
-        source: object = data.loader(config.batch_size)
-    else:
-        source = count_columns(data, names, config.always_on_rows)
-    return FEST.private_top_k(source, config.rows, config.fest_mu, always_on_rows=config.always_on_rows)
-
-
-def count_columns(data: ClickData, names: list[str], always_on_rows: int) -> dict[str, SparseCounts]:
-    """How often each id occurs, per table that rows are chosen in. Private: noise comes after."""
-    sizes = data.schema.vocabulary_sizes
-    chosen = [place for place, rows in enumerate(sizes) if rows > always_on_rows]
-    found: dict[int, SparseCounts] = {
-        place: SparseCounts(np.empty(0, np.int64), np.empty(0)) for place in chosen
-    }
-    for batch in data.batches(1 << 18):
-        for place in chosen:
-            ids, counts = np.unique(batch.ids[:, place].astype(np.int64), return_counts=True)
-            total = found[place]
-            merged, at = np.unique(np.concatenate([total.ids, ids]), return_inverse=True)
-            weights = np.concatenate([total.counts, counts])
-            sums = np.bincount(at, weights, minlength=merged.size)
-            found[place] = SparseCounts(merged, sums.astype(np.float64))
-    return {names[place]: counts for place, counts in found.items()}
-
-
-def optimizers_of(config: RunConfig, model: nn.Module) -> list[Optimizer]:
-    """One optimiser for the dense layers, one for the tables."""
-    tables = [m.weight for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
-    held = {id(table) for table in tables}
-    dense = [p for p in model.parameters() if id(p) not in held and p.requires_grad]
-    lr = config.table_learning_rate
-    of_tables: Optimizer
-    if config.table_optimizer == "adagrad":
-        of_tables = torch.optim.Adagrad(tables, lr=lr)
-    elif config.table_optimizer == "row-wise-adagrad":
-        of_tables = RowWiseAdagrad(tables, lr=lr)
-    else:
-        of_tables = torch.optim.SGD(tables, lr=lr)
-    return [torch.optim.SGD(dense, lr=config.learning_rate), of_tables]
+register(Algorithm("adafest", "DP-AdaFEST", "#15803d", _adafest, _MAP))
+register(
+    Algorithm(
+        "adafest+", "DP-AdaFEST+", "#7c3aed", _adafest, (*_TOP_K, *_MAP), required=("rows",), row_set=True
+    )
+)
+register(
+    Algorithm(
+        "exponential",
+        "exponential selection",
+        "#a16207",
+        _exponential,
+        (*_SCORES, "always_on_rows"),
+        required=("rows",),
+    )
+)
+register(
+    Algorithm(
+        "sparse-vector",
+        "sparse-vector selection",
+        "#be185d",
+        _sparse_vector,
+        (*_SCORES, "score_threshold", "always_on_rows"),
+        required=("rows",),
+    )
+)
+register(
+    Algorithm(
+        "random", "random selection", "#64748b", _random, ("rows", "always_on_rows"), required=("rows",)
+    )
+)

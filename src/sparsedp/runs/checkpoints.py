@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-_PART_OF_THE_TIME = 0.02
+_TIME_SHARE = 0.02
 
 
 class CheckpointSchedule:
@@ -36,5 +36,5 @@ class CheckpointSchedule:
         began = time.monotonic()
         self._save()
         ended = time.monotonic()
-        self._due = ended + (ended - began) / _PART_OF_THE_TIME
+        self._due = ended + (ended - began) / _TIME_SHARE
         self._unsaved = False

@@ -2,102 +2,145 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-Algorithm = Literal[
-    "non-private",
-    "dp-sgd",
-    "lazy",
-    "fest",
-    "adafest",
-    "adafest+",
-    "exponential",
-    "sparse-vector",
-    "random",
-]
-ALGORITHMS: tuple[str, ...] = get_args(Algorithm)
+from sparsedp.runs.algorithms import ALGORITHMS
+
+
+@dataclass(frozen=True)
+class Group:
+    """Settings that belong together: a panel in the command line's help."""
+
+    title: str
+
+
+DATA = Group("Data")
+PRIVACY = Group("Privacy")
+MODEL = Group("Model and optimisers")
+SELECTION = Group("Selection of rows")
+EVALUATION = Group("Evaluation and checkpoints")
+STREAMING = Group("Streaming")
+
+
+def _registered(name: str) -> str:
+    if name not in ALGORITHMS:
+        raise ValueError(f"{name!r} is not one of {', '.join(map(repr, ALGORITHMS))}")
+    return name
+
+
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
+Fraction = Annotated[float, Field(gt=0, lt=1)]
 
 
 class RunConfig(BaseModel):
-    """A run on prepared (or generated) click data. Every field is public."""
+    """A run on prepared (or generated) click data. Every field is public.
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    The docstring of a field is the help text of its option on the command line. The order of the fields is
+    part of the format: a sweep names its folders by it.
+    """
 
-    data: str
-    """A prepared folder, or ``generated:ROWS`` (``generated:ROWSxDAYS`` with drift over days)."""
-    algorithm: Algorithm
-    epsilon: Positive | None = None
-    delta: Annotated[float, Field(gt=0, lt=1)] | None = None
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    data: Annotated[str, DATA]
+    """A prepared folder, or generated:ROWS (generated:ROWSxDAYS with drift over days)."""
+    algorithm: Annotated[str, AfterValidator(_registered), PRIVACY]
+    """How to train."""
+    epsilon: Annotated[Positive | None, PRIVACY] = None
+    """The most that the whole training may spend; every private algorithm needs it."""
+    delta: Annotated[Fraction | None, PRIVACY] = None
     """Default: 1 / (10 n), n the number of training rows."""
-    epochs: Positive = 1.0
-    batch_size: Count = 2048
-    physical_batch_size: Count | None = None
-    max_grad_norm: Positive = 5.0
-    model: str = "pctr"
-    model_options: dict[str, Any] = {}
-    learning_rate: Positive = 1.0
-    """Of the dense layers (SGD)."""
-    table_learning_rate: Positive = 25.0
-    """Of the tables, which want tens of times more: a row is seen by few examples of a batch."""
-    table_optimizer: Literal["sgd", "adagrad", "row-wise-adagrad"] = "sgd"
+    epochs: Annotated[Positive, MODEL] = 1.0
+    """Expected number of times that an example is sampled."""
+    batch_size: Annotated[Count, MODEL] = 2048
+    """Expected number of examples in a Poisson batch."""
+    physical_batch_size: Annotated[Count | None, MODEL] = None
+    """The most examples in memory at once; default: a whole batch."""
+    max_grad_norm: Annotated[Positive, PRIVACY] = 5.0
+    """Clipping norm of an example's gradient (C2)."""
+    model: Annotated[str, MODEL] = "pctr"
+    """pctr, dlrm, or package.module:Name."""
+    model_options: Annotated[dict[str, Any], MODEL] = {}
+    """Arguments of the model, as JSON or YAML: '{hidden: [128, 64]}'."""
+    learning_rate: Annotated[Positive, MODEL] = 1.0
+    """Learning rate of the dense layers (SGD)."""
+    table_learning_rate: Annotated[Positive, MODEL] = 25.0
+    """Learning rate of the tables, tens of times higher: few examples of a batch read a given row."""
+    table_optimizer: Annotated[Literal["sgd", "adagrad", "row-wise-adagrad"], MODEL] = "sgd"
+    """Optimiser of the tables."""
 
-    noise_ratio: Positive = 5.0
-    threshold: Positive | None = None
-    false_positives: Positive | None = None
-    contribution_norm: Positive | None = None
-    always_on_rows: Annotated[int, Field(ge=0)] = 1000
-    rows: Count | None = None
-    """How many rows FEST, AdaFEST+, exponential, sparse-vector and random selection keep."""
-    fest_mu: Positive = 0.05
-    selection_epsilon: Positive = 0.01
-    score_cap: Positive = 0.1
-    score_threshold: Annotated[float, Field(allow_inf_nan=False)] = 0.001
+    noise_ratio: Annotated[Positive, SELECTION] = 5.0
+    """sigma1 / sigma2: noise on the contribution map over noise on the gradient."""
+    threshold: Annotated[Positive | None, SELECTION] = None
+    """tau: a row whose noisy count reaches it survives the step."""
+    false_positives: Annotated[Positive | None, SELECTION] = None
+    """In place of tau: untouched rows that survive a step by chance, on average. Default: 50."""
+    contribution_norm: Annotated[Positive | None, SELECTION] = None
+    """Clipping norm of an example's contribution map (C1); default: the largest it can have."""
+    always_on_rows: Annotated[int, Field(ge=0), SELECTION] = 1000
+    """Tables of at most this many rows are trained whole."""
+    rows: Annotated[Count | None, SELECTION] = None
+    """How many rows to select."""
+    fest_mu: Annotated[Positive, SELECTION] = 0.05
+    """Gaussian-DP parameter of the top-k before training."""
+    selection_epsilon: Annotated[Positive, SELECTION] = 0.01
+    """Epsilon of each draw, or of each round of the sparse vector."""
+    score_cap: Annotated[Positive, SELECTION] = 0.1
+    """The largest score of a row."""
+    score_threshold: Annotated[float, Field(allow_inf_nan=False), SELECTION] = 0.001
+    """The score that a row must reach."""
 
-    holdout: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    holdout_by: Literal["hash", "time"] = "hash"
-    evaluate_every: Count | None = None
+    holdout: Annotated[Fraction, DATA] = 0.1
+    """Fraction of the rows that is held out for evaluation."""
+    holdout_by: Annotated[Literal["hash", "time"], DATA] = "hash"
+    """Hold out rows by a hash of their number, or the latest."""
+    evaluate_every: Annotated[Count | None, EVALUATION] = None
     """Steps between evaluations on the held-out rows; default: at the end only."""
-    checkpoint_every: Count | None = None
+    checkpoint_every: Annotated[Count | None, EVALUATION] = None
     """Steps between checkpoints; default: as often as takes a fiftieth of the time. A crash costs the steps
     since the last one: they stay paid for."""
-    seed: int | None = None
-    """Makes the run reproducible and not private."""
-    ledger: str | None = None
+    seed: Annotated[int | None, PRIVACY] = None
+    """Makes the run reproducible and NOT private."""
+    ledger: Annotated[str | None, PRIVACY] = None
     """A ledger shared with other runs on the same data; default: one of this run's own."""
 
-    period: Count | None = None
-    """Streaming: train period by period of this many time units."""
-    train_periods: Count | None = None
-    """Streaming: later periods are for evaluation only; default: three quarters of them train."""
-    frequencies: Literal["first", "all", "running"] = "running"
-    """Streaming FEST: which periods' noisy counts choose the rows."""
+    period: Annotated[Count | None, STREAMING] = None
+    """Train period by period, each of this many time units."""
+    train_periods: Annotated[Count | None, STREAMING] = None
+    """Later periods are for evaluation only; default: three quarters of them train."""
+    frequencies: Annotated[Literal["first", "all", "running"], STREAMING] = "running"
+    """Which periods' noisy counts choose the rows of algorithms with a top-k before training."""
 
     @model_validator(mode="after")
     def _consistent(self) -> RunConfig:
-        if self.algorithm == "non-private":
-            if self.epsilon is not None:
-                raise ValueError("epsilon: a non-private run has none")
-        elif self.epsilon is None:
-            raise ValueError(f"epsilon: algorithm {self.algorithm} needs one")
+        algorithm = ALGORITHMS[self.algorithm]
+        if not algorithm.private and self.epsilon is not None:
+            raise ValueError(f"epsilon: a {algorithm.name} run has none")
+        if algorithm.private and self.epsilon is None:
+            raise ValueError(f"epsilon: algorithm {algorithm.name} needs one")
         if self.threshold is not None and self.false_positives is not None:
             raise ValueError("threshold and false_positives exclude each other: give one of them")
-        needs_rows = {"fest", "adafest+", "exponential", "sparse-vector", "random"}
-        if self.algorithm in needs_rows and self.rows is None:
-            raise ValueError(f"rows: algorithm {self.algorithm} needs the number of rows to keep")
-        if self.algorithm == "lazy" and self.table_optimizer != "sgd":
+        for name in algorithm.required:
+            if getattr(self, name) is None:
+                raise ValueError(f"{name}: algorithm {algorithm.name} needs this setting")
+        if algorithm.lazy_noise and self.table_optimizer != "sgd":
             raise ValueError("table_optimizer: lazy noise is exact for plain sgd only")
-        if self.period is not None and self.algorithm == "lazy":
+        if algorithm.lazy_noise and self.period is not None:
             raise ValueError(
-                "algorithm lazy releases the final model only; streaming releases every period's"
+                f"algorithm {algorithm.name} releases the final model only; streaming releases every period's"
             )
         return self
+
+    @property
+    def is_private(self) -> bool:
+        """Whether the run trains under differential privacy."""
+        return ALGORITHMS[self.algorithm].private
 
     def delta_for(self, examples: int) -> float:
         """The delta of a run on so many training examples."""

@@ -1,4 +1,4 @@
-"""A run's folder: what it holds and what of it may be shown."""
+"""A run's folder: its files, and which of them may be shown."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from sparsedp.core.durable import write_file
 from sparsedp.runs.config import RunConfig
 
 
@@ -26,7 +27,7 @@ class RunFolder:
 
     @property
     def checkpoint(self) -> Path:
-        """Where the run goes on from."""
+        """What an interrupted run is resumed from."""
         return self.path / "private" / "checkpoint.pt"
 
     @property
@@ -50,8 +51,8 @@ class RunFolder:
             raise ValueError(f"{self.path} already holds a run; resume it, or give another folder")
         (self.path / "private").mkdir(parents=True, exist_ok=True)
         os.chmod(self.path / "private", 0o700)
-        write_atomically(self.path / "run.name", f"{self.path.resolve().name}-{secrets.token_hex(4)}")
-        write_atomically(self.path / "config.yaml", config.to_yaml())
+        write_file(self.path / "run.name", f"{self.path.resolve().name}-{secrets.token_hex(4)}")
+        write_file(self.path / "config.yaml", config.to_yaml())
 
     @property
     def run_name(self) -> str:
@@ -86,12 +87,12 @@ class RunFolder:
 
     def forget_after(self, step: int) -> None:
         """Drop metrics of steps that a resumed run will take again."""
-        kept = [json.dumps(record) for record in self.metrics() if record["step"] <= step]
-        write_atomically(self.path / "metrics.jsonl", "".join(line + "\n" for line in kept))
+        remaining = [json.dumps(record) for record in self.metrics() if record["step"] <= step]
+        write_file(self.path / "metrics.jsonl", "".join(line + "\n" for line in remaining))
 
     def write_json(self, name: str, content: dict[str, Any]) -> None:
         """Write ``name``.json whole."""
-        write_atomically(self.path / f"{name}.json", json.dumps(content, indent=2) + "\n")
+        write_file(self.path / f"{name}.json", json.dumps(content, indent=2) + "\n")
 
     def read_json(self, name: str) -> dict[str, Any] | None:
         """``name``.json, or None where it is not there yet."""
@@ -100,17 +101,3 @@ class RunFolder:
             return None
         content: dict[str, Any] = json.loads(path.read_text())
         return content
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """The file is whole or as it was, also after a power cut."""
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with open(partial, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise

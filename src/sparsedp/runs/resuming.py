@@ -1,19 +1,27 @@
-"""Going on with an interrupted run, of whichever kind it is."""
+"""Starting and resuming a run, streaming or not."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from sparsedp.runs.config import RunConfig
 from sparsedp.runs.folder import RunFolder
-from sparsedp.runs.streaming import StreamResult, resume_stream
-from sparsedp.runs.training import OnProgress, Result, resume_training
+from sparsedp.runs.result import Result
+from sparsedp.runs.streaming import resume_stream, stream
+from sparsedp.runs.training import OnProgress, resume_training, train
 
 
-def resume(path: str | Path, on_progress: OnProgress | None = None) -> Result | StreamResult:
+def start(config: RunConfig, path: str | Path, on_progress: OnProgress | None = None) -> Result:
+    """Train a new run into the folder ``path``, period by period where the config has a ``period``."""
+    run = train if config.period is None else stream
+    return run(config, path, on_progress)
+
+
+def resume(path: str | Path, on_progress: OnProgress | None = None) -> Result:
     """Finish the run in the folder ``path``; a finished one is only read."""
     folder = RunFolder(path)
-    streaming = folder.config().period is not None
-    finished = folder.read_json("result")
+    config, finished = folder.config(), folder.read_json("result")
     if finished is not None:
-        return StreamResult(**finished) if streaming else Result(**finished)
-    return resume_stream(folder, on_progress) if streaming else resume_training(folder, on_progress)
+        return Result(**finished)
+    finish = resume_training if config.period is None else resume_stream
+    return finish(folder, on_progress)

@@ -10,7 +10,7 @@ from sparsedp.training import LastStep
 
 @dataclass
 class RunStats:
-    """What steps released about themselves, added up; survives an interruption with the checkpoint."""
+    """Sums of what each step released about itself. Checkpoints hold them, so a resumed run goes on adding."""
 
     steps: int = 0
     examples: int = 0
@@ -59,10 +59,10 @@ class RunStats:
         return None if size is None else self.table_coordinates / max(size, 1e-9)
 
     def to_record(self) -> dict[str, Any]:
-        """As plain values."""
+        """All fields as plain values, for a checkpoint."""
         return dict(vars(self))
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> RunStats:
-        """The reverse."""
+        """From what ``to_record`` returned."""
         return cls(**record)

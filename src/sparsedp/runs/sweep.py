@@ -18,6 +18,7 @@ import polars as pl
 import yaml
 
 from sparsedp.accounting import BudgetExceeded
+from sparsedp.core.durable import replace_file
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.folder import RunFolder
 
@@ -66,6 +67,13 @@ class Sweep:
                     raise ValueError(f"{path}: grid value of {name} must be a list, got {values!r}")
         return cls(content["base"] or {}, grids)
 
+    def with_base(self, settings: Mapping[str, Any]) -> Sweep:
+        """The same sweep with some settings of its base replaced; those that a grid varies are refused."""
+        for name in settings:
+            if any(name in grid for grid in self.grids):
+                raise ValueError(f"{name}: the grid varies it; leave it out here, or take it out of the grid")
+        return Sweep({**self.base, **settings}, self.grids)
+
     def configs(self) -> list[RunConfig]:
         """Every run of the sweep, each once."""
         found = {}
@@ -84,7 +92,7 @@ def run_name(config: RunConfig) -> str:
 def sweep(
     plan: Sweep, out: str | Path, jobs: int = 1, on_progress: Callable[[int, int], None] | None = None
 ) -> pl.DataFrame:
-    """Run what is missing and return all results, one line a run; they also stand in ``results.parquet``.
+    """Run what is missing and return all results, one row for each run; they are also in ``results.parquet``.
 
     Runs that are finished are not run again, and interrupted ones go on from their checkpoints. A run that
     epsilon or the ledger's budget leaves not a single step is left out, with a warning.
@@ -101,7 +109,7 @@ def sweep(
         if on_progress is not None:
             on_progress(done, len(configs))
     table = gather(configs, out / "runs")
-    table.write_parquet(out / RESULTS)
+    replace_file(out / RESULTS, table.write_parquet)
     return table
 
 
@@ -111,20 +119,20 @@ def _cores() -> int:
 
 
 def _completed(configs: list[RunConfig], folder: Path, jobs: int, threads: int) -> Iterator[str | None]:
-    """Finish run after run; gives for each why it could not take a step, or None."""
+    """Finish run after run; yield for each why it could not take a step, or None."""
     if jobs == 1:
         for config in configs:
             yield _ensure(config, folder / run_name(config), threads)
         return
     # Spawned, not forked: a forked copy of a noise stream would repeat its noise.
     context = get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_end_with_the_parent) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_exit_with_parent) as pool:
         waiting = [pool.submit(_ensure, config, folder / run_name(config), threads) for config in configs]
         for future in as_completed(waiting):
             yield future.result()
 
 
-def _end_with_the_parent() -> None:
+def _exit_with_parent() -> None:
     """A worker whose sweep was killed must not go on: it would wait for ever, or write where the next one does."""
     parent = parent_process()
     assert parent is not None
@@ -137,12 +145,10 @@ def _end_with_the_parent() -> None:
 
 
 def _ensure(config: RunConfig, path: Path, threads: int) -> str | None:
-    """Finish one run, from wherever it stands; gives why it could not take a single step, or None."""
+    """Finish one run, from wherever it stands; return why it could not take a single step, or None."""
     import torch
 
-    from sparsedp.runs.resuming import resume
-    from sparsedp.runs.streaming import stream
-    from sparsedp.runs.training import train
+    from sparsedp.runs.resuming import resume, start
 
     torch.set_num_threads(threads)
     folder = RunFolder(path)
@@ -151,10 +157,8 @@ def _ensure(config: RunConfig, path: Path, threads: int) -> str | None:
     try:
         if (path / "config.yaml").exists():
             resume(path)
-        elif config.period is not None:
-            stream(config, path)
         else:
-            train(config, path)
+            start(config, path)
     except BudgetExceeded as refusal:
         return f"{path.name}: {refusal}"
     return None
@@ -162,14 +166,14 @@ def _ensure(config: RunConfig, path: Path, threads: int) -> str | None:
 
 def gather(configs: Sequence[RunConfig], folder: Path) -> pl.DataFrame:
     """Settings and figures of finished runs as one table."""
-    lines = []
+    records = []
     for config in configs:
         result = RunFolder(folder / run_name(config)).read_json("result")
         if result is not None:
             settings = {k: v for k, v in config.model_dump(mode="json").items() if not isinstance(v, dict)}
             figures = {column: result.get(name) for column, name in _FIGURES.items()}
             statement = result.get("statement") or {}
-            lines.append(
+            records.append(
                 {**settings, **figures, "spent_epsilon": statement.get("epsilon"), "run": run_name(config)}
             )
-    return pl.DataFrame(lines, infer_schema_length=None)
+    return pl.DataFrame(records, infer_schema_length=None)

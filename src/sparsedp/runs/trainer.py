@@ -1,4 +1,4 @@
-"""The part of a run that differs between private and non-private training."""
+"""What the training loop drives: one trainer with the privacy engine, one without privacy."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ from sparsedp.accounting import Ledger, PrivacyStatement
 from sparsedp.accounting.event_json import event_key
 from sparsedp.data import ClickData
 from sparsedp.randomness import NoiseSource
-from sparsedp.runs.algorithms import optimizers_of, private_rows, selection_of
+from sparsedp.runs.algorithms import selection_of
 from sparsedp.runs.config import RunConfig
+from sparsedp.runs.optimizers import optimizers_of
+from sparsedp.runs.row_counts import private_rows
 from sparsedp.runs.run_stats import RunStats
 from sparsedp.selection import Selection
 from sparsedp.training import EpsilonMeter, LastStep, PoissonLoader, PrivacyEngine
 from sparsedp.training.checkpoint import state_of, write_state
 from sparsedp.training.loader import steps_in
 
-_TALLY = "run_stats"
+_STATS = "run_stats"
 
 
 class Trainer(Protocol):
-    """Batches, steps, checkpoints; what the training loop sees."""
+    """Batches, steps and checkpoints, as the training loop sees them."""
 
     total_steps: int
     stopped: str | None
@@ -35,16 +37,16 @@ class Trainer(Protocol):
 
     @property
     def steps_taken(self) -> int:
-        """How far the run is."""
+        """Steps of the run so far."""
 
     def batches(self) -> Iterator[Any]:
         """The rest of the current epoch."""
 
     def zero_grad(self) -> None:
-        """Before a batch."""
+        """Clear the gradients, before a batch."""
 
     def step(self) -> None:
-        """After backward."""
+        """Update the model, after a backward pass."""
 
     @property
     def is_mid_batch(self) -> bool:
@@ -60,22 +62,22 @@ class Trainer(Protocol):
         """What was spent; None without privacy."""
 
     def lost_steps(self) -> int:
-        """Steps that are paid for and not in the model: a crash took them, or may have."""
+        """Steps that the ledger has and the model has not: a crash took them, or may have."""
 
     def choose_once(self) -> bool:
-        """Make and pay for the choices that come before the first step; False if there are none."""
+        """Make the choices that come before the first step, charged to the ledger; False if there are none."""
 
     def save(self, path: Path, run_stats: RunStats) -> None:
         """Write a checkpoint. The statistics are in the same file: a kill between two would leave one of them old."""
 
     def resume(self, path: Path) -> RunStats:
-        """Go on from a checkpoint; gives the statistics up to it."""
+        """Restore a checkpoint and return the statistics up to it."""
 
     def withheld(self) -> list[str]:
         """Buffers that training passes changed without noise: they are not released."""
 
     def close(self) -> None:
-        """Give the model back."""
+        """Detach from the model."""
 
 
 def open_ledger(config: RunConfig, own: Path, run_name: str) -> Ledger:
@@ -92,7 +94,7 @@ def check_ledger(config: RunConfig) -> None:
 class PrivateTrainer(Trainer):
     """Training with the privacy engine.
 
-    ``selection`` is by default what the config says; one that is given has its one-off events paid already.
+    ``selection`` is by default what the config says; one that is given has its one-off events on the ledger already.
     """
 
     def __init__(
@@ -173,12 +175,12 @@ class PrivateTrainer(Trainer):
 
     @override
     def save(self, path: Path, run_stats: RunStats) -> None:
-        write_state({**state_of(self.engine), _TALLY: run_stats.to_record()}, path)
+        write_state({**state_of(self.engine), _STATS: run_stats.to_record()}, path)
 
     @override
     def resume(self, path: Path) -> RunStats:
         self.engine.resume(path)
-        return RunStats.from_record(torch.load(path, weights_only=True, mmap=True)[_TALLY])
+        return RunStats.from_record(torch.load(path, weights_only=True, mmap=True)[_STATS])
 
     @override
     def withheld(self) -> list[str]:
@@ -190,7 +192,7 @@ class PrivateTrainer(Trainer):
 
 
 class PlainTrainer(Trainer):
-    """Training without privacy on the same Poisson batches: the yardstick."""
+    """Training without privacy on the same Poisson batches, for comparison."""
 
     def __init__(self, config: RunConfig, model: nn.Module, data: ClickData) -> None:
         self.stopped: str | None = None
@@ -249,7 +251,7 @@ class PlainTrainer(Trainer):
     @override
     def save(self, path: Path, run_stats: RunStats) -> None:
         state = {
-            _TALLY: run_stats.to_record(),
+            _STATS: run_stats.to_record(),
             "module": self._model.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
             "position": self._loader.position,
@@ -265,7 +267,7 @@ class PlainTrainer(Trainer):
             optimizer.load_state_dict(saved)
         self._loader.position = state["position"]
         torch.set_rng_state(state["torch_rng"])
-        return RunStats.from_record(state[_TALLY])
+        return RunStats.from_record(state[_STATS])
 
     @override
     def withheld(self) -> list[str]:

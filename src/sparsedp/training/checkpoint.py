@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from sparsedp.accounting.event_json import event_to_json
+from sparsedp.core.durable import replace_file
 from sparsedp.selection import Selection
 from sparsedp.training.account import Account
-from sparsedp.training.durable import replace_file
 
 if TYPE_CHECKING:
     from sparsedp.training.engine import PrivacyEngine

@@ -23,6 +23,7 @@ from sparsedp.accounting.ledger.format import (
     encode_seal,
     scan,
 )
+from sparsedp.core.durable import sync
 
 LOCK_SECONDS = 30.0
 _LONGEST_HEAD = 1 << 16
@@ -80,7 +81,7 @@ class LedgerFile:
                 return False
         finally:
             os.unlink(draft)
-        _sync_directory(path.parent)
+        sync(path.parent)
         return True
 
     def forget(self) -> None:
@@ -238,12 +239,3 @@ def _write_all(descriptor: int, data: bytes, position: int) -> None:
     written = 0
     while written < len(data):
         written += os.pwrite(descriptor, data[written:], position + written)
-
-
-def _sync_directory(folder: Path) -> None:
-    """Make a new name durable: the file's own fsync does not cover its entry in the directory."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

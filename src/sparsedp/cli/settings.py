@@ -1,0 +1,89 @@
+"""Command-line options from the fields of ``RunConfig``: name, type, default and help stand there, once."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import typer
+import yaml
+
+from sparsedp.runs.algorithms import ALGORITHMS
+from sparsedp.runs.config import Group, RunConfig
+
+_METAVARS = {int: "<int>", float: "<float>", str: "<str>", dict: "<mapping>"}
+
+
+def with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give ``command`` an option for every field of ``RunConfig``, in panels.
+
+    Its argument ``settings`` becomes a dict of the options that were given. They are texts: ``RunConfig``
+    parses and checks them, so that an option and a line of a settings file are refused in the same words.
+    """
+    signature = inspect.signature(command, eval_str=True)
+    own = {name: each for name, each in signature.parameters.items() if name != "settings"}
+    options = {name: _parameter(name) for name in RunConfig.model_fields}
+
+    @functools.wraps(command)
+    def parsed(**values: Any) -> None:
+        given = {name: values.pop(name) for name in options}
+        settings = {name: _value(name, text) for name, text in given.items() if text is not None}
+        command(**values, settings=settings)
+
+    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own.values()]
+    parsed.__signature__ = signature.replace(parameters=[*parameters, *options.values()])  # type: ignore[attr-defined]
+    parsed.__annotations__ = {name: each.annotation for name, each in (own | options).items()}
+    return parsed
+
+
+def help_of(name: str, *, algorithms: bool = True) -> str:
+    """What a setting means, its default, and which ``algorithms`` read it where not all do."""
+    field = RunConfig.model_fields[name]
+    text = field.description or ""
+    if name == "algorithm":
+        text = f"{text.removesuffix('.')}: {', '.join(ALGORITHMS)}."
+    if isinstance(field.default, int | float):
+        text = f"{text} Default: {field.default:g}."
+    elif isinstance(field.default, str):
+        text = f"{text} Default: {field.default}."
+    readers = [each.name for each in ALGORITHMS.values() if name in each.options]
+    return f"{text} For {', '.join(readers)}." if readers and algorithms else text
+
+
+def _parameter(name: str) -> inspect.Parameter:
+    field = RunConfig.model_fields[name]
+    group = next(each for each in field.metadata if isinstance(each, Group))
+    option = typer.Option(
+        f"--{name.replace('_', '-')}",
+        help=help_of(name),
+        metavar=_metavar(_type_of(field.annotation)),
+        rich_help_panel=group.title,
+    )
+    annotation = Annotated[str | None, option]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _type_of(annotation: Any) -> Any:
+    """``float`` of ``Annotated[float, ...] | None``."""
+    if get_origin(annotation) in (Union, UnionType):
+        (annotation,) = (each for each in get_args(annotation) if each is not NoneType)
+    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+
+
+def _metavar(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return f"<{'|'.join(get_args(kind))}>"
+    return _METAVARS[get_origin(kind) or kind]
+
+
+def _value(name: str, text: str) -> Any:
+    """The text, or the mapping that it spells: the config parses numbers itself."""
+    if get_origin(_type_of(RunConfig.model_fields[name].annotation)) is not dict:
+        return text
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise ValueError(f"{name}: {text!r} is neither JSON nor YAML") from None

@@ -1,0 +1,91 @@
+"""What a finished run leaves behind: weights, privacy statement and figures."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch import nn
+
+from sparsedp.accounting import PrivacyStatement
+from sparsedp.runs.evaluation import Evaluation
+from sparsedp.runs.folder import RunFolder
+from sparsedp.runs.run_stats import RunStats
+from sparsedp.training.checkpoint import write_weights
+
+NOT_PRIVATE = "NOT PRIVATE: trained without differential privacy"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """The figures of a finished run; ``result.json`` holds the same."""
+
+    auc: float
+    """On the held-out rows; of a streaming run on all later periods together."""
+    log_loss: float
+    held_out_rows: int | None = None
+    steps: int
+    training_rows: int
+    rows: float | None
+    """Embedding rows with noise per step, on average; None without privacy."""
+    gradient_size: float | None
+    """Embedding coordinates with noise per step, on average."""
+    table_coordinates: int
+    """Coordinates of all tables: the gradient size of dense DP-SGD."""
+    reduction: float | None
+    """How many times smaller the gradient is than dense DP-SGD's."""
+    rows_per_table: dict[str, float]
+    examples_per_second: float
+    seconds: float
+    noise_multiplier: float | None = None
+    """None without privacy, and for a streaming run: each period has its own."""
+    statement: dict[str, Any] | None
+    planned_steps: int | None = None
+    stopped: str | None = None
+    """Why fewer steps were taken than planned: epsilon is a cap, and crashes may have used up a part of it."""
+    lost_steps: int = 0
+    """Steps that crashes took away: paid for, and not in the model."""
+    periods: int | None = None
+    """Streaming: how many periods were trained on."""
+    next_period_auc: list[float] | None = None
+    """Streaming: after each training period, the AUC on the period that follows it."""
+
+
+def finish_run(
+    folder: RunFolder,
+    model: nn.Module,
+    *,
+    evaluation: Evaluation,
+    run_stats: RunStats,
+    statement: PrivacyStatement | None,
+    withheld: list[str],
+    **figures: Any,
+) -> Result:
+    """Write the statement, the weights and the result. ``figures`` are the fields that only the caller knows.
+
+    Buffers in ``withheld`` were changed without noise: they are not in the weights.
+    """
+    if statement is not None:
+        folder.write_json("statement", statement.to_dict())
+    privacy = str(statement) if statement else NOT_PRIVATE
+    write_weights(
+        model, folder.weights, privacy=privacy, without=withheld
+    )  # state_dict applies pending noise
+    tables = [m.weight for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
+    result = Result(
+        auc=evaluation.auc,
+        log_loss=evaluation.log_loss,
+        held_out_rows=evaluation.rows,
+        steps=run_stats.steps,
+        rows=run_stats.mean_rows,
+        gradient_size=run_stats.mean_gradient_size,
+        table_coordinates=sum(table.numel() for table in tables),
+        reduction=run_stats.reduction,
+        rows_per_table=run_stats.mean_rows_per_table,
+        examples_per_second=run_stats.examples_per_second,
+        seconds=run_stats.seconds,
+        statement=None if statement is None else statement.to_dict(),
+        **figures,
+    )
+    folder.write_json("result", asdict(result))
+    return result

@@ -1,0 +1,46 @@
+"""Row frequencies of click data, and the DP top-k that algorithms with a fixed row set start from."""
+
+from __future__ import annotations
+
+import numpy as np
+from torch import nn
+
+from sparsedp.data import ClickData
+from sparsedp.rows import SparseCounts
+from sparsedp.runs.algorithms import ALGORITHMS
+from sparsedp.runs.config import RunConfig
+from sparsedp.selection import FEST, PrivateTopK
+
+
+def private_rows(config: RunConfig, model: nn.Module, data: ClickData) -> PrivateTopK | None:
+    """The DP top-k of algorithms that choose their rows before training; None for the others.
+
+    Counts come from the data's columns where the model names its tables, else from passes of the model.
+    """
+    if not ALGORITHMS[config.algorithm].row_set:
+        return None
+    assert config.rows is not None
+    names = getattr(model, "table_names", None)
+    if names is None or data.schema.multi_hot:
+        source: object = data.loader(config.batch_size)
+    else:
+        source = count_columns(data, names, config.always_on_rows)
+    return FEST.private_top_k(source, config.rows, config.fest_mu, always_on_rows=config.always_on_rows)
+
+
+def count_columns(data: ClickData, names: list[str], always_on_rows: int) -> dict[str, SparseCounts]:
+    """How often each id occurs, per table that rows are chosen in. Private: noise comes after."""
+    sizes = data.schema.vocabulary_sizes
+    chosen = [column for column, rows in enumerate(sizes) if rows > always_on_rows]
+    found: dict[int, SparseCounts] = {
+        column: SparseCounts(np.empty(0, np.int64), np.empty(0)) for column in chosen
+    }
+    for batch in data.batches(1 << 18):
+        for column in chosen:
+            ids, counts = np.unique(batch.ids[:, column].astype(np.int64), return_counts=True)
+            total = found[column]
+            merged, at = np.unique(np.concatenate([total.ids, ids]), return_inverse=True)
+            weights = np.concatenate([total.counts, counts])
+            sums = np.bincount(at, weights, minlength=merged.size)
+            found[column] = SparseCounts(merged, sums.astype(np.float64))
+    return {names[column]: counts for column, counts in found.items()}

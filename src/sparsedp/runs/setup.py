@@ -1,0 +1,43 @@
+"""What every kind of run starts from: its config, folder, data and model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import nn
+
+from sparsedp.data import ClickData
+from sparsedp.runs.config import RunConfig
+from sparsedp.runs.folder import RunFolder
+from sparsedp.runs.sources import fresh_model, open_data, split_periods
+from sparsedp.runs.trainer import check_ledger
+
+
+@dataclass(frozen=True)
+class RunSetup:
+    """A run that is ready to train, or to go on."""
+
+    config: RunConfig
+    folder: RunFolder
+    data: ClickData
+    model: nn.Module
+
+    @classmethod
+    def create(cls, config: RunConfig, path: str | Path) -> RunSetup:
+        """A new run in the folder ``path``, which is made only when nothing about the config is wrong."""
+        data = open_data(config.data)
+        if config.period is not None:
+            split_periods(config, data)
+        model = fresh_model(config, data)
+        check_ledger(config)
+        folder = RunFolder(path)
+        folder.create(config)
+        return cls(config, folder, data, model)
+
+    @classmethod
+    def reopen(cls, folder: RunFolder) -> RunSetup:
+        """A run that was begun."""
+        config = folder.config()
+        data = open_data(config.data)
+        return cls(config, folder, data, fresh_model(config, data))

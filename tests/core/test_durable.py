@@ -1,0 +1,136 @@
+"""A file is replaced whole, or stays as it was."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+import sparsedp
+from sparsedp.core.durable import replace_file, write_file
+
+
+def test_the_new_contents_are_in_place_and_nothing_else_is_left(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    for text in ("first", "second"):
+        replace_file(path, lambda partial, text=text: partial.write_text(text))  # type: ignore[misc]
+        assert path.read_text() == text
+    assert os.listdir(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("unexpected pos 64")])
+def test_a_write_that_fails_leaves_the_old_contents(error: Exception, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+
+    def fails(partial: Path) -> None:
+        partial.write_text("half")
+        raise error
+
+    with pytest.raises(OSError, match=r"file could not be written: .*(No space|unexpected)"):
+        replace_file(path, fails)
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_sync_that_fails_leaves_the_old_contents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    path = tmp_path / "file"
+    path.write_text("old")
+    monkeypatch.setattr(os, "fsync", fails)
+    with pytest.raises(OSError, match="Input/output error"):
+        replace_file(path, lambda partial: partial.write_text("new") and None)
+    assert path.read_text() == "old"
+
+
+@pytest.mark.parametrize("content", [b"\xff\n", "d\u00e9j\u00e0\n"])
+def test_bytes_and_text_are_written_as_they_are(content: bytes | str, tmp_path: Path) -> None:
+    write_file(tmp_path / "file", content)
+    assert (tmp_path / "file").read_bytes() == (content if isinstance(content, bytes) else content.encode())
+
+
+def test_a_full_disk_keeps_its_errno_and_a_second_attempt_succeeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    write_file(path, "old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="file could not be written: No space left") as refused:
+            write_file(path, "new and longer")
+    assert refused.value.errno == errno.ENOSPC
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["file"]
+    write_file(path, "new")
+    assert path.read_text() == "new"
+
+
+def test_an_interrupt_leaves_the_old_contents_and_no_partial_file(tmp_path: Path) -> None:
+    def interrupted(partial: Path) -> None:
+        partial.write_text("half")
+        raise KeyboardInterrupt
+
+    write_file(tmp_path / "file", "old")
+    with pytest.raises(KeyboardInterrupt):
+        replace_file(tmp_path / "file", interrupted)
+    assert (tmp_path / "file").read_text() == "old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_contents_are_on_disk_before_the_name_and_the_name_before_the_return(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[tuple[str, str]] = []
+    fsync, replace = os.fsync, os.replace
+
+    def spied_fsync(descriptor: int) -> None:
+        done.append(("fsync", Path(os.readlink(f"/proc/self/fd/{descriptor}")).name))
+        fsync(descriptor)
+
+    def spied_replace(source: Path, target: Path) -> None:
+        done.append(("replace", target.name))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", spied_fsync)
+    monkeypatch.setattr(os, "replace", spied_replace)
+    write_file(tmp_path / "file", "text")
+    assert done == [("fsync", "file.partial"), ("replace", "file"), ("fsync", tmp_path.name)]
+    done.clear()
+    replace_file(tmp_path / "file", lambda partial: partial.write_text("entry"), shared_cache=True)
+    assert done == [("replace", "file")]
+
+
+def test_writers_of_a_shared_cache_do_not_meet(tmp_path: Path) -> None:
+    """A second writer starts and ends while the first is half-way: the first still leaves a whole file."""
+    path = tmp_path / "entry"
+
+    def first(partial: Path) -> None:
+        partial.write_text("fir")
+        replace_file(path, lambda other: other.write_text("second"), shared_cache=True)
+        with partial.open("a") as file:
+            file.write("st")
+
+    replace_file(path, first, shared_cache=True)
+    assert path.read_text() == "first"
+    assert os.listdir(tmp_path) == ["entry"]
+
+
+def test_permissions_are_those_of_any_new_file(tmp_path: Path) -> None:
+    write_file(tmp_path / "file", "text")
+    (tmp_path / "other").touch()
+    assert (tmp_path / "file").stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+def test_no_other_file_renames_or_replaces() -> None:
+    """One atomic writer: the ledger, which must never replace a file, links instead."""
+    source = Path(sparsedp.__file__).parent
+    found = [p.relative_to(source).as_posix() for p in source.rglob("*.py") if "os.replace" in p.read_text()]
+    assert found == ["core/durable.py"]

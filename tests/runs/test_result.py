@@ -1,0 +1,83 @@
+"""What a finished run leaves behind."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from safetensors import safe_open
+from support.runs import config
+
+from sparsedp.accounting import PrivacyStatement
+from sparsedp.runs import Evaluation, Result, RunFolder, resume
+from sparsedp.runs.result import NOT_PRIVATE, finish_run
+from sparsedp.runs.run_stats import RunStats
+from sparsedp.runs.sources import fresh_model, open_data
+
+STATEMENT = PrivacyStatement(1.0, 1e-6, "add-or-remove-one", "example", "the model")
+
+
+def finish(path: Path, statement: PrivacyStatement | None) -> Result:
+    folder = RunFolder(path)
+    folder.create(config())
+    model = fresh_model(config(), open_data("generated:100"))
+    return finish_run(
+        folder,
+        model,
+        evaluation=Evaluation(0.7, 0.4, 10),
+        run_stats=RunStats(steps=4, examples=40, seconds=2.0),
+        statement=statement,
+        withheld=["output.bias"] if "output.bias" in model.state_dict() else [],
+        training_rows=90,
+    )
+
+
+@pytest.mark.parametrize("statement", [None, STATEMENT])
+def test_weights_statement_and_figures_are_written(
+    statement: PrivacyStatement | None, tmp_path: Path
+) -> None:
+    result = finish(tmp_path / "run", statement)
+    folder = RunFolder(tmp_path / "run")
+    assert folder.read_json("result") == asdict(result)
+    assert (result.steps, result.examples_per_second, result.held_out_rows) == (4, 20.0, 10)
+    assert result.table_coordinates > 1000
+    with safe_open(folder.weights, "pt") as file:
+        assert file.metadata()["privacy"] == (str(statement) if statement else NOT_PRIVATE)
+    expected = None if statement is None else json.loads(json.dumps(statement.to_dict()))
+    assert folder.read_json("statement") == expected
+
+
+OLD_STREAM = {
+    "auc": 0.6,
+    "log_loss": 0.5,
+    "next_period_auc": [0.6, 0.6],
+    "periods": 2,
+    "steps": 8,
+    "training_rows": 400,
+    "rows": 3.0,
+    "gradient_size": 30.0,
+    "table_coordinates": 1000,
+    "reduction": 33.3,
+    "rows_per_table": {"embeddings.0": 3.0},
+    "examples_per_second": 100.0,
+    "seconds": 4.0,
+    "statement": None,
+}
+OLD_RUN = {
+    **{name: value for name, value in OLD_STREAM.items() if name not in ("next_period_auc", "periods")},
+    "held_out_rows": 50,
+    "noise_multiplier": 0.8,
+}
+
+
+@pytest.mark.parametrize(("saved", "period"), [(OLD_STREAM, 1), (OLD_RUN, None)])
+def test_results_saved_by_earlier_versions_are_read(
+    saved: dict[str, object], period: int | None, tmp_path: Path
+) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.create(config(period=period))
+    folder.write_json("result", saved)
+    found = asdict(resume(tmp_path / "run"))
+    assert {name: found[name] for name in saved} == saved
