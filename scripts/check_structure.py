@@ -77,6 +77,8 @@ RETIRED = frozenset(
         "Everywhere",
         "TableSpec",
         "RowCounts",
+        "SparseVector",
+        "Histogram",
         "Floats",
         "Ints",
         "divide",

@@ -20,10 +20,11 @@ from experiments.sgo.slopes import Curve, Panel, Slope, anchored, slope, write
 from sparsedp.convex.mean.adaptive import denoise
 from sparsedp.convex.mean.projection import mean_noise, project
 from sparsedp.convex.mean.sparse_mean import private_sparse_mean
-from sparsedp.convex.sgd.sparse_projection import SparseVector, project_noisy
+from sparsedp.convex.sgd.sparse_projection import project_noisy
 from sparsedp.convex.theory.hard_instances import hardest_design
 from sparsedp.convex.theory.rates import mean_lower, mean_upper
 from sparsedp.core.arrays import F64
+from sparsedp.core.counts import SparseCounts
 from sparsedp.randomness import NoiseSource, Stream
 
 EPSILON, DELTA, BETA = 1.0, 1e-6, 0.05
@@ -196,7 +197,7 @@ class _Errors:
     def _sparse_error(self, n: int, d: int, s: int, k: int) -> float:
         """Algorithm 1 without writing down d coordinates."""
         std = mean_noise(n, epsilon=EPSILON, delta=DELTA, l2_bound=1.0, sparsity=s).scale
-        mean = SparseVector(np.arange(k * s), np.full(k * s, 1.0 / (k * math.sqrt(s))), d)
+        mean = SparseCounts(np.arange(k * s), np.full(k * s, 1.0 / (k * math.sqrt(s))), d)
         squares = []
         for _ in range(self.runs):
             answer = project_noisy(mean, std=std, radius=math.sqrt(s), stream=self.stream)

@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import sparsedp as sdp
 from sparsedp.accounting.events import NonPrivateDpEvent
 from sparsedp.audit import EANA, AuditResult, audit, repeated
+from sparsedp.core.counts import SparseCounts
 from sparsedp.randomness import NoiseSource, Stream
-from sparsedp.rows import SparseCounts
 from sparsedp.selection import Selection
 
 SPACE = one_table(2000)

@@ -4,20 +4,21 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsedp.data.counts import ValueCounts, histogram
+from sparsedp.core.counts import SparseCounts
+from sparsedp.data.counts import ValueCounts
 from sparsedp.data.schema import Place
 
 blocks = st.lists(st.lists(st.integers(0, 50), max_size=20), max_size=8)
 
 
 def totals(counts):
-    found, low = {}, 0
-    for part in counts.ranges():
-        assert part.low == low
-        assert all(part.low <= key < part.high for key in part.ids)
-        found.update(zip(part.ids.tolist(), part.counts.tolist(), strict=True))
-        low = part.high
-    assert low == counts.size
+    found, due = {}, 0
+    for low, part in counts.ranges():
+        assert low == due
+        assert all(0 <= key < part.size for key in part.ids)
+        found.update(zip((low + part.ids).tolist(), part.values.tolist(), strict=True))
+        due = low + part.size
+    assert due == counts.size
     return found
 
 
@@ -26,7 +27,7 @@ def totals(counts):
 def test_counts_are_right_however_often_they_spill(tmp_path_factory, blocks, entries):
     counts = ValueCounts(tmp_path_factory.mktemp("counts"), 51, entries)
     for number, block in enumerate(blocks):
-        counts.add(histogram(np.array(block, np.int64)), Place(0, number + 1))
+        counts.add(SparseCounts.of(np.array(block, np.int64), 51), Place(0, number + 1))
     assert totals(counts) == dict(Counter(value for block in blocks for value in block))
 
 
@@ -34,12 +35,12 @@ def test_an_interrupted_count_goes_on_behind_the_last_run(tmp_path):
     blocks = [np.array([n, n, 7], np.int64) for n in range(10)]
     first = ValueCounts(tmp_path, 51, 5)
     for number, block in enumerate(blocks[:7]):
-        first.add(histogram(block), Place(0, number + 1))
+        first.add(SparseCounts.of(block, 51), Place(0, number + 1))
     # The process ends here: what had not been written to a run is lost and counted again.
     second = ValueCounts(tmp_path, 51, 5)
     assert 0 < second.counted.byte < 7
     for number in range(second.counted.byte, 10):
-        second.add(histogram(blocks[number]), Place(0, number + 1))
+        second.add(SparseCounts.of(blocks[number], 51), Place(0, number + 1))
     assert totals(second) == dict(Counter(np.concatenate(blocks).tolist()))
 
 
@@ -47,13 +48,7 @@ def test_ranges_hold_about_as_many_entries_as_fit(tmp_path):
     counts = ValueCounts(tmp_path, 10**6, 20_000)
     ids = np.arange(0, 10**6, 7)
     for part in np.array_split(ids, 9):
-        counts.add(histogram(part), Place())
-    sizes = [len(part.ids) for part in counts.ranges()]
+        counts.add(SparseCounts.of(part, 10**6), Place())
+    sizes = [len(part.ids) for _, part in counts.ranges()]
     assert sum(sizes) == len(ids)
     assert max(sizes) < 25_000
-
-
-def test_a_histogram_adds_weights():
-    ids, counts = histogram(np.array([3, 1, 3]), np.array([10, 20, 30]))
-    assert (ids.tolist(), counts.tolist()) == ([1, 3], [20, 40])
-    assert [part.tolist() for part in histogram(np.empty(0, np.int64))] == [[], []]

@@ -8,10 +8,10 @@ from scipy.stats import binom
 
 from sparsedp.accounting import GaussianDpEvent, analytic_gaussian_sigma, epsilon_of
 from sparsedp.audit import audit
-from sparsedp.data.counts import Range
+from sparsedp.core.counts import SparseCounts
 from sparsedp.data.partition_selection import PartitionSelection, PublicValues
 from sparsedp.data.rules import KEY_BITS
-from sparsedp.data.vocabulary import joint_histogram
+from sparsedp.data.vocabulary import count_keys
 from sparsedp.randomness import NoiseSource
 
 SELECTION = PartitionSelection(epsilon=1.0, delta=1e-5, features=26)
@@ -19,7 +19,7 @@ SELECTION = PartitionSelection(epsilon=1.0, delta=1e-5, features=26)
 
 def keys_side_by_side(count, copies):
     ids = np.arange(copies)
-    return Range(0, copies, ids, np.full(copies, count))
+    return SparseCounts(ids, np.full(copies, float(count)), copies)
 
 
 def test_the_price_is_one_gaussian_of_the_stated_epsilon():
@@ -35,9 +35,9 @@ def test_no_example_moves_the_counts_by_more_than_the_root_of_the_features():
         rows = [
             random.integers(0, 2**64, 5, np.uint64) * random.integers(0, 2, 5, np.uint64) for _ in range(26)
         ]
-        with_row, without = (joint_histogram([column[start:] for column in rows]) for start in (0, 1))
-        totals = dict(zip(*map(np.ndarray.tolist, with_row), strict=True))
-        for key, count in zip(*map(np.ndarray.tolist, without), strict=True):
+        with_row, without = (count_keys([column[start:] for column in rows]) for start in (0, 1))
+        totals = dict(zip(with_row.ids.tolist(), with_row.values.tolist(), strict=True))
+        for key, count in zip(without.ids.tolist(), without.values.tolist(), strict=True):
             totals[key] -= count
         moved = math.sqrt(sum(count**2 for count in totals.values()))
         assert moved <= math.sqrt(26) + 1e-12
@@ -60,16 +60,9 @@ def test_values_are_listed_as_often_as_their_count_says(offset):
 
 
 def test_values_that_nobody_has_are_listed_about_as_often_as_planned():
-    none = np.empty(0, np.int64)
-    chosen = SELECTION.select(Range(0, SELECTION.size, none, none), NoiseSource(seed=5))
+    chosen = SELECTION.select(SparseCounts.zeros(SELECTION.size), NoiseSource(seed=5))
     assert 40 < len(chosen) < 170  # Poisson(100): both tails below 1e-8
     assert len(np.unique(chosen >> KEY_BITS)) > 15
-
-
-def test_ranges_keep_their_place():
-    ids = np.array([1000, 1001])
-    chosen = SELECTION.select(Range(1000, 1002, ids, np.array([10**6, 0])), NoiseSource(seed=1))
-    assert chosen.tolist() == [1000]
 
 
 class NoiseForOneFeature(PartitionSelection):
@@ -133,7 +126,7 @@ def test_bad_parameters_are_named(change, said):
 
 
 def test_public_values_are_those_with_the_count():
-    counts = Range(0, 10, np.array([1, 4, 7]), np.array([9, 10, 11]))
+    counts = SparseCounts(np.array([1, 4, 7]), np.array([9.0, 10.0, 11.0]), 10)
     assert PublicValues(10, 2).select(counts).tolist() == [4, 7]
     with pytest.raises(ValueError, match=r"^minimum"):
         PublicValues(0, 2)

@@ -10,7 +10,7 @@ from sparsedp.data.label import Label
 from sparsedp.data.rules import keys_of
 from sparsedp.data.schema import Place
 from sparsedp.data.table import Columns, Table
-from sparsedp.data.vocabulary import FILE, joint_histogram
+from sparsedp.data.vocabulary import FILE, count_keys
 from sparsedp.randomness import NoiseSource
 
 COUNTS = {"often": 3000, "sometimes": 900, "once": 1}
@@ -144,8 +144,8 @@ def test_other_files_are_refused(tmp_path):
 
 def test_keys_of_different_features_stay_apart():
     column = hash_strings(pl.Series(["a", "a", None]))
-    ids, counts = joint_histogram([column, column])
-    assert ids.tolist() == [*keys("a"), keys("a")[0] + 2**40]
-    assert counts.tolist() == [2, 2]
-    assert ids.dtype == np.int64
+    counts = count_keys([column, column])
+    assert counts.ids.tolist() == [*keys("a"), keys("a")[0] + 2**40]
+    assert counts.values.tolist() == [2, 2]
+    assert counts.ids.dtype == np.int64
     assert selection(2).event == GaussianDpEvent(selection(2).std / np.sqrt(2))

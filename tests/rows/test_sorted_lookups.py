@@ -81,7 +81,7 @@ def test_counts_norms_and_sums(batch: tuple[int, dict[str, EmbeddingLookups]], n
     lengths = np.bincount([example for _, example in selectable], minlength=size)
     counts = lookups.contributions(norm, np.ones(size, dtype=bool))
     assert counts.ids.tolist() == sorted({row for row, _ in selectable})
-    for row, count in zip(counts.ids, counts.counts, strict=True):
+    for row, count in zip(counts.ids, counts.values, strict=True):
         due = sum(min(1.0, norm / np.sqrt(lengths[e])) for r, e in selectable if r == row)
         np.testing.assert_allclose(count, due, rtol=1e-12)
 
@@ -130,11 +130,11 @@ def test_a_norm_over_single_coordinates_is_that_of_all_rows() -> None:
 def test_examples_that_are_not_finite_do_not_count() -> None:
     tables = {"a": EmbeddingLookups(torch.tensor([1, 1]), torch.tensor([0, 1]), torch.ones(2, 3))}
     counts = SortedLookups(SPACE, tables, 2).contributions(1.0, np.array([True, False]))
-    assert counts.counts.tolist() == [1.0]
+    assert counts.values.tolist() == [1.0]
 
 
 def test_a_domain_restricts_the_rows_that_count_and_the_norm() -> None:
     tables = {"a": EmbeddingLookups(torch.tensor([1, 2, 3, 4]), torch.tensor([0, 0, 0, 0]), torch.ones(4, 3))}
     counts = SortedLookups(SPACE, tables, 1).contributions(1.0, np.ones(1, dtype=bool), np.array([2, 5]))
     assert counts.ids.tolist() == [2]
-    assert counts.counts.tolist() == [1.0]
+    assert counts.values.tolist() == [1.0]

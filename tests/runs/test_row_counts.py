@@ -21,7 +21,7 @@ def test_columns_are_counted_as_they_are() -> None:
         if name in found:
             expected = np.bincount(ids[:, column], minlength=sizes[column])
             assert found[name].ids.tolist() == np.flatnonzero(expected).tolist()
-            assert found[name].counts.tolist() == expected[expected > 0].tolist()
+            assert found[name].values.tolist() == expected[expected > 0].tolist()
 
 
 def test_only_fest_looks_at_the_data_before_training() -> None:

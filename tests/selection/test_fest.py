@@ -16,9 +16,9 @@ from torch.utils.data import DataLoader, TensorDataset
 import sparsedp as sdp
 from sparsedp.accounting.events import GaussianDpEvent
 from sparsedp.clipping import Capture
+from sparsedp.core.counts import SparseCounts
 from sparsedp.core.tables import TableShape
 from sparsedp.randomness import NoiseSource
-from sparsedp.rows import SparseCounts
 from sparsedp.training.counting import count_rows
 
 TABLES = [TableShape("large", 300, 5), TableShape("small", 7, 3)]
@@ -40,7 +40,7 @@ def test_the_choice_is_paid_for_after_the_counting_and_before_the_noise() -> Non
 
     def count(source: object, norm: float) -> dict[str, SparseCounts]:
         happened.append("counted")
-        return {"large": SparseCounts(np.array([3]), np.array([9.0]))}
+        return {"large": SparseCounts(np.array([3]), np.array([9.0]), 10**4)}
 
     def refuse() -> None:
         happened.append("paid")
@@ -113,7 +113,7 @@ def test_a_loader_and_its_counts_choose_the_same_rows() -> None:
     assert resolve(loader) == expected
     assert resolve(counts_by_hand(ids)) == expected
     sparse = np.flatnonzero(true)
-    assert resolve({"large": SparseCounts(sparse, true[sparse])}) == expected
+    assert resolve({"large": SparseCounts(sparse, true[sparse], true.size)}) == expected
     capture.detach()
 
 

@@ -9,12 +9,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sparsedp.clipping import Capture
+from sparsedp.core.counts import SparseCounts
 from sparsedp.core.tables import TableShape
-from sparsedp.rows import RowSpace, SparseCounts
+from sparsedp.rows import RowSpace
 from sparsedp.selection import Rule
 from sparsedp.training.batch import LogicalBatch, ScoredBatch
 
-NOBODY = SparseCounts(np.empty(0, np.int64), np.empty(0))
+NOBODY = SparseCounts.zeros(0)
 
 
 @dataclass
@@ -28,10 +29,9 @@ class GivenBatch:
 
     def contributions(self, norm: float, domain: NDArray[np.int64] | None = None) -> SparseCounts:
         self.asked.append((norm, domain))
-        if domain is None:
-            return self.counts
-        inside = np.isin(self.counts.ids, domain)
-        return SparseCounts(self.counts.ids[inside], self.counts.counts[inside])
+        ids, values = self.counts.ids, self.counts.values
+        inside = np.ones(ids.size, np.bool_) if domain is None else np.isin(ids, domain)
+        return SparseCounts(ids[inside], values[inside], self.space.selectable_size)
 
     def scores(self) -> SparseCounts:
         return self.given_scores
@@ -44,7 +44,8 @@ def one_table(rows: int, name: str = "table", dim: int = 2) -> RowSpace:
 def counts_of(**counts: float) -> SparseCounts:
     """``counts_of(r3=1.0)``: row 3 has the count 1."""
     ids = sorted(int(name[1:]) for name in counts)
-    return SparseCounts(np.array(ids, np.int64), np.array([counts[f"r{row}"] for row in ids], np.float64))
+    values = np.array([counts[f"r{row}"] for row in ids], np.float64)
+    return SparseCounts(np.array(ids, np.int64), values, max(ids) + 1)
 
 
 class Directions(nn.Module):
@@ -66,4 +67,4 @@ def scores_of(rule: Rule, ids: Tensor, directions: Tensor) -> dict[int, float]:
     model(ids, directions).sum().backward()
     scores = ScoredBatch(LogicalBatch(capture.take(), rule.space), rule).scores()
     capture.detach()
-    return dict(zip(scores.ids.tolist(), scores.counts.tolist(), strict=True))
+    return dict(zip(scores.ids.tolist(), scores.values.tolist(), strict=True))

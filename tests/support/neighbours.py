@@ -155,7 +155,7 @@ def _watch_selection(engine: sdp.PrivacyEngine, outcome: Outcome, like: Outcome 
             norm = getattr(rule, "contribution_norm", None)
             if norm is not None:
                 counts = batch.contributions(norm, rule.domain)
-                outcome.maps[number] = dict(zip(counts.ids.tolist(), counts.counts.tolist(), strict=True))
+                outcome.maps[number] = dict(zip(counts.ids.tolist(), counts.values.tolist(), strict=True))
             known = None if like is None else like.selected.get(number)
             found = select(batch, stream) if known is None else known
             outcome.selected[number] = found

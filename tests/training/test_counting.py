@@ -39,7 +39,7 @@ def test_a_row_counts_once_an_example_and_an_example_at_most_its_norm(batch_size
     for name in ("words", "tags"):
         due = {row: value for (table, row), value in expected.items() if table == name}
         assert found[name].ids.tolist() == sorted(due)
-        np.testing.assert_allclose(found[name].counts, [due[row] for row in sorted(due)])
+        np.testing.assert_allclose(found[name].values, [due[row] for row in sorted(due)])
     capture.detach()
 
 
@@ -52,7 +52,7 @@ def test_always_on_tables_are_not_counted_and_the_model_is_left_as_it_was() -> N
     found = count_rows(model, capture, [(ids, torch.zeros(3))], 1.0, space)
     assert set(found) == {"large"}
     assert found["large"].ids.tolist() == [1, 299]
-    assert found["large"].counts.tolist() == [2.0, 1.0]
+    assert found["large"].values.tolist() == [2.0, 1.0]
     assert not model.training
     assert capture.take() == []
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
@@ -117,7 +117,7 @@ def test_any_order_of_the_examples_counts_the_same(options: dict[str, object]) -
     capture = Capture(model, loss_reduction="mean")
     found = count_rows(model, capture, DataLoader(EIGHT, **options), 1.0, LARGE)["large"]  # type: ignore[arg-type]
     assert found.ids.tolist() == list(range(8))
-    assert found.counts.tolist() == [1.0] * 8
+    assert found.values.tolist() == [1.0] * 8
     capture.detach()
 
 

@@ -60,7 +60,7 @@ def test_the_counts_are_those_of_the_captured_batch(norm: float) -> None:
     counts = found.contributions(norm)
     expected = LogicalBatch(captured_of(Model(), *batches), SPACE).contributions(norm)
     assert counts.ids.tolist() == expected.ids.tolist()
-    assert counts.counts.tolist() == pytest.approx(expected.counts.tolist(), rel=1e-12)
+    assert counts.values.tolist() == pytest.approx(expected.values.tolist(), rel=1e-12)
     assert 0 not in counts.ids  # padding
 
 

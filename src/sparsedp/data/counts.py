@@ -5,40 +5,18 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 
 from sparsedp.core.arrays import I64
+from sparsedp.core.counts import SparseCounts
 from sparsedp.core.durable import write_file
 from sparsedp.data.schema import Place
 
-Histogram = tuple[I64, I64]
-"""Distinct ids in ascending order, and their counts."""
-
 RUN_ENTRIES = 2**24
 _STATE = "state.json"
-
-
-def histogram(ids: I64, weights: I64 | None = None) -> Histogram:
-    """Return the distinct ids and how often each occurs (or the sum of its weights)."""
-    order = np.argsort(ids, kind="stable")
-    ids = ids[order]
-    first = np.flatnonzero(np.append(True, ids[1:] != ids[:-1])[: len(ids)])
-    if weights is None:
-        return ids[first], np.diff(np.append(first, len(ids)))
-    return ids[first], np.add.reduceat(weights[order], first) if len(first) else weights[:0]
-
-
-@dataclass(frozen=True)
-class Range:
-    """The counts of the ids in `low <= id < high`."""
-
-    low: int
-    high: int
-    ids: I64
-    counts: I64
 
 
 class ValueCounts:
@@ -56,27 +34,27 @@ class ValueCounts:
         self._folder = folder
         self._entries = entries
         self._runs = 0
-        self._pending: list[Histogram] = []
+        self._pending: list[SparseCounts] = []
         if (folder / _STATE).exists():
             state = json.loads((folder / _STATE).read_text())
             self._runs, self.counted = state["runs"], Place(**state["counted"])
 
-    def add(self, counts: Histogram, end: Place) -> None:
+    def add(self, counts: SparseCounts, end: Place) -> None:
         """Add the counts of the block that ends at `end`."""
         self._pending.append(counts)
         self.counted = end
-        if sum(len(ids) for ids, _ in self._pending) >= self._entries:
+        if sum(counts.ids.size for counts in self._pending) >= self._entries:
             self._spill()
 
-    def ranges(self) -> Iterator[Range]:
-        """Yield the total counts, cut into ranges of ids that together are `range(size)`."""
+    def ranges(self) -> Iterator[tuple[int, SparseCounts]]:
+        """Yield the total counts, cut into ranges that together are `range(size)`: the first id, the counts from there on."""
         self._spill()
         runs = [np.load(self._run(number), mmap_mode="r") for number in range(self._runs)]
         bounds = self._bounds(runs)
         for low, high in itertools.pairwise(bounds):
             pieces = [run[:, slice(*np.searchsorted(run[0], (low, high)))] for run in runs]
             together = np.concatenate([np.asarray(piece) for piece in pieces], axis=1)
-            yield Range(low, high, *histogram(together[0], together[1]))
+            yield low, SparseCounts.of(together[0] - low, high - low, together[1].astype(np.float64))
 
     def _bounds(self, runs: list[I64]) -> list[int]:
         """Cut the ids so that no range holds many more entries than fit, by every 1024th of each run."""
@@ -88,9 +66,8 @@ class ValueCounts:
     def _spill(self) -> None:
         if not self._pending and self._runs:
             return
-        none = np.empty(0, np.int64)
-        ids, counts = zip(*self._pending, strict=True) if self._pending else ((none,), (none,))
-        run = np.stack(histogram(np.concatenate(ids), np.concatenate(counts)))
+        total = SparseCounts.sum(self._pending, self.size)
+        run = np.stack([total.ids, total.values.astype(np.int64)])
         with self._run(self._runs).open("wb") as file:
             np.save(file, run)
         self._pending, self._runs = [], self._runs + 1

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from sparsedp.accounting import DpEvent, PrivacyStatement, analytic_gaussian_sigma
 from sparsedp.core.arrays import I64
-from sparsedp.data.counts import Range
+from sparsedp.core.counts import SparseCounts
 from sparsedp.data.rules import KEY_BITS
 from sparsedp.mechanisms import threshold_for_false_positives, thresholded_counts, thresholded_counts_event
 from sparsedp.randomness import NoiseSource
@@ -64,17 +64,16 @@ class PartitionSelection:
         """What listing costs."""
         return thresholded_counts_event(std=self.std, sensitivity=math.sqrt(self.features))
 
-    def select(self, counts: Range, noise: NoiseSource) -> I64:
-        """Return the keys of the range that are listed."""
-        chosen = thresholded_counts(
-            counts.ids - counts.low,
-            counts.counts,
-            counts.high - counts.low,
+    def select(self, counts: SparseCounts, noise: NoiseSource) -> I64:
+        """Return the ids that are listed, of a part of all ids."""
+        return thresholded_counts(
+            counts.ids,
+            counts.values,
+            counts.size,
             std=self.std,
             threshold=self.threshold,
             stream=noise.selection,
         )
-        return chosen + counts.low
 
     def statement(self, noise: NoiseSource) -> PrivacyStatement:
         """Say what the list cost."""
@@ -99,6 +98,6 @@ class PublicValues:
         if self.minimum < 1:
             raise ValueError(f"minimum must be at least 1, got {self.minimum}")
 
-    def select(self, counts: Range) -> I64:
-        """Return the keys of the range that are listed."""
-        return counts.ids[counts.counts >= self.minimum]
+    def select(self, counts: SparseCounts) -> I64:
+        """Return the ids that are listed, of a part of all ids."""
+        return counts.ids[counts.values >= self.minimum]

@@ -19,9 +19,10 @@ import polars as pl
 
 from sparsedp.accounting.ledger import Ledger
 from sparsedp.core.arrays import I64, U64
+from sparsedp.core.counts import SparseCounts
 from sparsedp.core.durable import write_file
 from sparsedp.data.blocks import Block, source_of
-from sparsedp.data.counts import Histogram, ValueCounts, histogram
+from sparsedp.data.counts import ValueCounts
 from sparsedp.data.hashing import hash_strings
 from sparsedp.data.partition_selection import PartitionSelection, PublicValues
 from sparsedp.data.parts import actionable_disk_errors
@@ -104,7 +105,7 @@ def learn_privately(
         return known
     counts = _count(reader, features, Path(out), settings, progress)
     ledger.spend(selection.event)
-    chosen = np.concatenate([selection.select(part, noise) for part in counts.ranges()])
+    chosen = np.concatenate([low + selection.select(part, noise) for low, part in counts.ranges()])
     return _keep(features, Path(out), chosen, settings, str(selection.statement(noise)))
 
 
@@ -121,7 +122,7 @@ def learn_public(
     if (known := _known(Path(out), features, settings)) is not None:
         return known
     counts = _count(reader, features, Path(out), settings, progress)
-    chosen = np.concatenate([selection.select(part) for part in counts.ranges()])
+    chosen = np.concatenate([low + selection.select(part) for low, part in counts.ranges()])
     return _keep(features, Path(out), chosen, settings, None)
 
 
@@ -149,9 +150,9 @@ def _count(
     """Count the values of every feature, going on from where an interrupted count stopped."""
     columns = [reader.features.index(name) for name in features]
 
-    def count(block: Block) -> tuple[Histogram, Block]:
+    def count(block: Block) -> tuple[SparseCounts, Block]:
         hashes = reader.read(block).hashes
-        return joint_histogram([hashes[column] for column in columns]), block
+        return count_keys([hashes[column] for column in columns]), block
 
     folder = out / "counting"
     with actionable_disk_errors(out):
@@ -168,12 +169,11 @@ def _count(
     return counts
 
 
-def joint_histogram(hashes: Sequence[U64]) -> Histogram:
+def count_keys(hashes: Sequence[U64]) -> SparseCounts:
     """Count the keys of several features, key k of the j-th being number j * 2^40 + k; skip the missing."""
-    counted = [
-        histogram(keys_of(column[column != 0]) + (place << KEY_BITS)) for place, column in enumerate(hashes)
-    ]
-    return np.concatenate([ids for ids, _ in counted]), np.concatenate([counts for _, counts in counted])
+    parts = [SparseCounts.of(keys_of(column[column != 0]), 1 << KEY_BITS) for column in hashes]
+    ids = np.concatenate([part.ids + (j << KEY_BITS) for j, part in enumerate(parts)])
+    return SparseCounts(ids, np.concatenate([part.values for part in parts]), len(hashes) << KEY_BITS)
 
 
 def _keep(

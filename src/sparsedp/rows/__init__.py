@@ -1,6 +1,5 @@
 """Row-sparse data: everything about an embedding is (ids, values), never a table."""
 
-from sparsedp.rows.counts import SparseCounts, contains
 from sparsedp.rows.gradient import RowGradient
 from sparsedp.rows.lookups import EmbeddingLookups
 from sparsedp.rows.sorted_lookups import SortedLookups
@@ -11,7 +10,5 @@ __all__ = [
     "RowGradient",
     "RowSpace",
     "SortedLookups",
-    "SparseCounts",
-    "contains",
     "partition_tables",
 ]

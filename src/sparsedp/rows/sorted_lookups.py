@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sparsedp.core.arrays import F64, I64, Bools
-from sparsedp.rows.counts import SparseCounts, contains, positions_in
+from sparsedp.core.counts import SparseCounts, contains, positions_in
 from sparsedp.rows.lookups import EmbeddingLookups
 from sparsedp.rows.order import Order, order_by_row
 from sparsedp.rows.segments import (
@@ -90,7 +90,8 @@ class SortedLookups:
         rows = order.rows[: self._choosable]
         counts, counted = np.empty(rows.size), _ALL if domain is None else contains(domain, rows)
         clipped_counts(counts, counted, order.row_pairs, order.pair_example, finite, norm)
-        return SparseCounts(rows, counts) if domain is None else SparseCounts(rows[counted], counts[counted])
+        counted_rows, values = (rows, counts) if domain is None else (rows[counted], counts[counted])
+        return SparseCounts(counted_rows, values, self.space.selectable_size)
 
     def surviving(self, selected: I64) -> I64:
         """Those touched rows that are ``selected`` (sorted global row ids) or always on, as positions in the order."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 from torch import nn
 
+from sparsedp.core.counts import SparseCounts
 from sparsedp.data import ClickData
-from sparsedp.rows import SparseCounts
 from sparsedp.runs.algorithms import ALGORITHMS
 from sparsedp.runs.config import RunConfig
 from sparsedp.selection import FEST, PrivateTopK
@@ -32,15 +31,8 @@ def count_columns(data: ClickData, names: list[str], always_on_rows: int) -> dic
     """How often each id occurs, per table that rows are chosen in. Private: noise comes after."""
     sizes = data.schema.vocabulary_sizes
     chosen = [column for column, rows in enumerate(sizes) if rows > always_on_rows]
-    found: dict[int, SparseCounts] = {
-        column: SparseCounts(np.empty(0, np.int64), np.empty(0)) for column in chosen
-    }
+    found = {column: SparseCounts.zeros(sizes[column]) for column in chosen}
     for batch in data.batches(1 << 18):
         for column in chosen:
-            ids, counts = np.unique(batch.ids[:, column].astype(np.int64), return_counts=True)
-            total = found[column]
-            merged, at = np.unique(np.concatenate([total.ids, ids]), return_inverse=True)
-            weights = np.concatenate([total.counts, counts])
-            sums = np.bincount(at, weights, minlength=merged.size)
-            found[column] = SparseCounts(merged, sums.astype(np.float64))
+            found[column] += SparseCounts.of(batch.ids[:, column], sizes[column])
     return {names[column]: counts for column, counts in found.items()}

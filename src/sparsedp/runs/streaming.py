@@ -16,7 +16,6 @@ from sparsedp.accounting.events import DpEvent
 from sparsedp.core.tables import TableShape
 from sparsedp.data import ClickData
 from sparsedp.randomness import NoiseSource
-from sparsedp.rows import SparseCounts
 from sparsedp.runs.algorithms import ALGORITHMS, selection_of
 from sparsedp.runs.checkpoints import CheckpointSchedule
 from sparsedp.runs.config import RunConfig
@@ -226,14 +225,14 @@ class _PeriodRows:
         """What a resumed run needs; the stream's state for seeded runs only."""
         if not self._needed:
             return None
-        sums = self._vocabulary.sums()
+        sums = self._vocabulary.sums
         stream = None if self._config.seed is None else self._stream.state()
-        return {"ids": torch.from_numpy(sums.ids), "sums": torch.from_numpy(sums.counts), "stream": stream}
+        return {"ids": torch.from_numpy(sums.ids), "sums": torch.from_numpy(sums.values), "stream": stream}
 
     def restore(self, state: dict[str, Any] | None) -> None:
         """Restore what ``state`` returned."""
         if state is not None:
-            self._vocabulary.restore(SparseCounts(state["ids"].numpy(), state["sums"].numpy()))
+            self._vocabulary.restore(state["ids"].numpy(), state["sums"].numpy())
             if state["stream"] is not None:
                 self._stream.restore(state["stream"])
 

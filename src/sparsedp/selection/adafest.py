@@ -134,12 +134,12 @@ class ContributionMap(Rule):
         """Draw the surviving rows."""
         counts = batch.contributions(self.contribution_norm, self.domain)
         if self.map_std == 0:  # noise off: no row survives that nobody touched
-            return Selected(counts.ids[(counts.counts > 0) & (counts.counts >= self.threshold)])
+            return Selected(counts.ids[(counts.values > 0) & (counts.values >= self.threshold)])
         if self.domain is not None:
-            counts, size = counts.within(self.domain), self.domain.size
-        else:
-            size = self.space.selectable_size
-        if not size:
+            counts = counts.within(self.domain)
+        if not counts.size:
             return Selected(np.empty(0, dtype=np.int64))
-        survivors = draw_survivors(counts.ids, counts.counts, size, self.map_std, self.threshold, stream)
+        survivors = draw_survivors(
+            counts.ids, counts.values, counts.size, self.map_std, self.threshold, stream
+        )
         return Selected(survivors if self.domain is None else self.domain[survivors])

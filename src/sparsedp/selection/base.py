@@ -13,10 +13,11 @@ import torch
 from sparsedp.accounting.event_json import event_from_json, event_key, event_to_json
 from sparsedp.accounting.events import DpEvent, GaussianDpEvent
 from sparsedp.core.arrays import I64
+from sparsedp.core.counts import SparseCounts
 from sparsedp.core.tables import TableShape
 from sparsedp.mechanisms import batch_clip_sensitivity
 from sparsedp.randomness import Stream
-from sparsedp.rows import RowSpace, SparseCounts
+from sparsedp.rows import RowSpace
 
 CountRows = Callable[[Any, float], Mapping[str, SparseCounts]]
 """(a loader, contribution norm) -> the clipped histogram of each table's rows over the loader's examples."""

@@ -77,7 +77,7 @@ class _TopByGumbel(Rule):
         scores = batch.scores()
         chosen = exponential_top_k(
             scores.ids,
-            np.minimum(scores.counts, self.score_cap),
+            np.minimum(scores.values, self.score_cap),
             self.space.selectable_size,
             k=self.rows,
             epsilon=self.epsilon,

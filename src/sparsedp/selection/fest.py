@@ -11,10 +11,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from sparsedp.accounting.events import DpEvent, GaussianDpEvent
 from sparsedp.core.arrays import I64
+from sparsedp.core.counts import SparseCounts
 from sparsedp.core.tables import TableShape
 from sparsedp.mechanisms import top_k_gaussian
 from sparsedp.randomness import Stream
-from sparsedp.rows import RowSpace, SparseCounts, partition_tables
+from sparsedp.rows import RowSpace, partition_tables
 from sparsedp.selection.base import (
     Batch,
     CountRows,
@@ -26,7 +27,7 @@ from sparsedp.selection.base import (
     free,
 )
 
-Histogram = Mapping[str, "ArrayLike | tuple[ArrayLike, ArrayLike] | SparseCounts"]
+TableCounts = Mapping[str, "ArrayLike | tuple[ArrayLike, ArrayLike] | SparseCounts"]
 """Per table: counts of every row, or (ids, counts) of the rows that occur."""
 
 
@@ -57,11 +58,11 @@ class FEST(Selection):
         return {**super().parameters(), "rows": self._sorted}
 
     @classmethod
-    def from_public_counts(cls, counts: Histogram, k: int, *, always_on_rows: int = 1000) -> FEST:
+    def from_public_counts(cls, counts: TableCounts, k: int, *, always_on_rows: int = 1000) -> FEST:
         """The ``k`` most frequent rows over all tables by counts that are public: free of privacy cost."""
         _check_k(k)
-        sparse = {name: _histogram(name, given) for name, given in counts.items()}
-        total = np.concatenate([each.counts for each in sparse.values()]) if sparse else np.empty(0)
+        sparse = {name: _checked_counts(name, given) for name, given in counts.items()}
+        total = np.concatenate([each.values for each in sparse.values()]) if sparse else np.empty(0)
         names = np.repeat(np.arange(len(sparse)), [each.ids.size for each in sparse.values()])
         ids = np.concatenate([each.ids for each in sparse.values()]) if sparse else np.empty(0, np.int64)
         top = np.argsort(-total, kind="stable")[:k]
@@ -182,10 +183,7 @@ class PrivateTopK(Selection):
         space = self.partition_tables(tables)
         norm = self.contribution_norm or float(np.sqrt(max(len(space.selectable), 1)))
         given = self.source if isinstance(self.source, Mapping) else count_rows(self.source, norm)
-        counts = [_histogram(table.name, given.get(table.name, ([], []))) for table in space.selectable]
-        for table, each in zip(space.selectable, counts, strict=True):
-            if each.ids.size and each.ids[-1] >= table.rows:
-                raise ValueError(f"counts of {table.name!r} has id {each.ids[-1]} of {table.rows} rows")
+        counts = [_checked_counts(t.name, given.get(t.name, ([], [])), t.rows) for t in space.selectable]
         if not space.selectable:
             return FEST({}, self.always_on_rows, event=self.one_off_events()[0])
         charge()
@@ -193,7 +191,7 @@ class PrivateTopK(Selection):
             np.concatenate(
                 [space.number(t.name, c.ids) for t, c in zip(space.selectable, counts, strict=True)]
             ),
-            np.concatenate([c.counts for c in counts]),
+            np.concatenate([c.values for c in counts]),
             space.selectable_size,
             k=min(self.k, space.selectable_size),
             std=norm / self.mu,
@@ -224,9 +222,10 @@ def _row_ids(name: str, ids: ArrayLike) -> I64:
     return unique
 
 
-def _histogram(name: str, given: Any) -> SparseCounts:
+def _checked_counts(name: str, given: Any, rows: int | None = None) -> SparseCounts:
+    """The counts of a table, as given by a user, checked; ``rows`` is its size, where that is known."""
     if isinstance(given, SparseCounts):
-        return given
+        given = given.ids, given.values
     if isinstance(given, tuple):
         raw, counts = np.asarray(given[0]), np.asarray(given[1], dtype=np.float64)
     else:
@@ -238,4 +237,7 @@ def _histogram(name: str, given: Any) -> SparseCounts:
     ids = _row_ids(name, raw)
     if ids.size != raw.size:
         raise ValueError(f"counts of {name!r} names a row twice")
-    return SparseCounts(ids, counts[np.argsort(raw, kind="stable")])
+    size = int(ids[-1]) + 1 if ids.size else 0
+    if rows is not None and size > rows:
+        raise ValueError(f"counts of {name!r} has id {ids[-1]} of {rows} rows")
+    return SparseCounts(ids, counts[np.argsort(raw, kind="stable")], size if rows is None else rows)

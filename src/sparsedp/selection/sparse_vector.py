@@ -92,7 +92,7 @@ class _FirstAbove(Rule):
         scores = batch.scores()
         found = sparse_vector(
             scores.ids,
-            np.minimum(scores.counts, self.score_cap),
+            np.minimum(scores.values, self.score_cap),
             self.space.selectable_size,
             threshold=self.threshold,
             positives=self.rows,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from sparsedp.accounting.events import DpEvent, GaussianDpEvent
 from sparsedp.core.arrays import F64, I64
+from sparsedp.core.counts import SparseCounts, contains
 from sparsedp.core.tables import TableShape
 from sparsedp.mechanisms import threshold_for_false_positives
 from sparsedp.randomness import (
@@ -20,7 +21,7 @@ from sparsedp.randomness import (
     round_gaussian,
     rounded_gaussian_tail,
 )
-from sparsedp.rows import RowSpace, SparseCounts, contains, partition_tables
+from sparsedp.rows import RowSpace, partition_tables
 from sparsedp.selection.fest import FEST
 
 
@@ -40,8 +41,10 @@ class StreamingVocabulary:
     k: int
     mu: float = 0.05
     always_on_rows: int = 1000
-    _ids: I64 = field(default_factory=lambda: np.empty(0, np.int64), repr=False)
-    _sums: F64 = field(default_factory=lambda: np.empty(0), repr=False)
+
+    def __post_init__(self) -> None:
+        self.sums = SparseCounts.zeros(self.space.selectable_size)
+        """The noisy sums so far: outputs of the mechanism, which a run that is resumed goes on from."""
 
     @property
     def space(self) -> RowSpace:
@@ -57,23 +60,16 @@ class StreamingVocabulary:
         """Add a period's counts, with noise."""
         space = self.space
         std = float(np.sqrt(len(space.selectable))) / self.mu
-        ids = np.concatenate([space.number(t.name, counts[t.name].ids) for t in space.selectable])
-        exact = np.concatenate([counts[t.name].counts for t in space.selectable])
-        found = noisy_counts_above(
-            SparseCounts(ids, exact), space.selectable_size, std, self._threshold(std), stream
+        total = SparseCounts(
+            np.concatenate([space.number(t.name, counts[t.name].ids) for t in space.selectable]),
+            np.concatenate([counts[t.name].values for t in space.selectable]),
+            space.selectable_size,
         )
-        merged, at = np.unique(np.concatenate([self._ids, found.ids]), return_inverse=True)
-        sums = np.bincount(at, np.concatenate([self._sums, found.counts]), minlength=merged.size)
-        self._sums = sums.astype(np.float64, copy=False)
-        self._ids = merged
+        self.sums += noisy_counts_above(total, std, self._threshold(std), stream)
 
-    def sums(self) -> SparseCounts:
-        """The noisy sums so far: outputs of the mechanism, which a run that is resumed goes on from."""
-        return SparseCounts(self._ids, self._sums)
-
-    def restore(self, sums: SparseCounts) -> None:
-        """Go on from ``sums``."""
-        self._ids, self._sums = sums.ids, sums.counts
+    def restore(self, ids: I64, sums: F64) -> None:
+        """Go on from these noisy sums."""
+        self.sums = SparseCounts(ids, sums, self.space.selectable_size)
 
     def _threshold(self, std: float) -> float:
         """So high that noise alone lets about k rows through."""
@@ -82,16 +78,14 @@ class StreamingVocabulary:
     def fest(self, event: DpEvent | None) -> FEST:
         """The rows as they stand; ``event`` is what the coming period's examples paid for them, if anything."""
         space = self.space
-        kept = min(self.k, self._ids.size)
-        top = np.sort(self._ids[np.argpartition(-self._sums, kept - 1)[:kept]]) if kept else self._ids
+        ids, k = self.sums.ids, min(self.k, self.sums.ids.size)
+        top = np.sort(ids[np.argpartition(-self.sums.values, k - 1)[:k]]) if k else ids
         rows = dict(zip((table.name for table in space.selectable), space.split(top), strict=True))
         return FEST(rows, self.always_on_rows, event=event)
 
 
-def noisy_counts_above(
-    counts: SparseCounts, size: int, std: float, threshold: float, stream: Stream
-) -> SparseCounts:
-    """Counts with Gaussian noise of ``std``, over all ``size`` rows, those of at least ``threshold`` kept.
+def noisy_counts_above(counts: SparseCounts, std: float, threshold: float, stream: Stream) -> SparseCounts:
+    """Counts with Gaussian noise of ``std`` on every row, those of at least ``threshold`` kept.
 
     Exactly the law of noising every row and keeping what passes: rows with a count draw their noise; others
     pass with one probability each, and then hold noise conditioned to lie above the threshold, which is not
@@ -102,11 +96,11 @@ def noisy_counts_above(
         raise ValueError(f"threshold: must not be negative, got {threshold}")
     lattice = noise_lattice(std)
     lowest = passing_cell(threshold, lattice)
-    noisy = round_gaussian(counts.counts, std=std, lattice=lattice, stream=stream)
+    noisy = round_gaussian(counts.values, std=std, lattice=lattice, stream=stream)
     passed = noisy >= lowest
-    hits = bernoulli_positions(stream, size, passing_probability(lowest, std / lattice))
+    hits = bernoulli_positions(stream, counts.size, passing_probability(lowest, std / lattice))
     hits = hits[~contains(counts.ids, hits)]
     above = rounded_gaussian_tail(lowest, std / lattice, hits.size, stream)
     ids = np.concatenate([counts.ids[passed], hits])
     order = np.argsort(ids)
-    return SparseCounts(ids[order], lattice * np.concatenate([noisy[passed], above])[order])
+    return SparseCounts(ids[order], lattice * np.concatenate([noisy[passed], above])[order], counts.size)

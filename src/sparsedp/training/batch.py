@@ -16,7 +16,8 @@ from sparsedp.clipping import Captured
 from sparsedp.clipping.gradients.base import float32_sums_move
 from sparsedp.core.arrays import F32, F64, I64
 from sparsedp.core.compiled import compiled
-from sparsedp.rows import EmbeddingLookups, RowSpace, SortedLookups, SparseCounts
+from sparsedp.core.counts import SparseCounts
+from sparsedp.rows import EmbeddingLookups, RowSpace, SortedLookups
 from sparsedp.rows.sorted_lookups import Target
 from sparsedp.selection import Rule, Selected
 
@@ -194,4 +195,4 @@ class ScoredBatch:
             if table_index < len(self.space.selectable):
                 ids.append(rows + self.space.offsets[table_index])
                 norms.append(np.linalg.norm(sums, axis=1) / rule.expected_batch_size)
-        return SparseCounts(np.concatenate(ids), np.concatenate(norms))
+        return SparseCounts(np.concatenate(ids), np.concatenate(norms), self.space.selectable_size)

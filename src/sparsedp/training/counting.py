@@ -12,7 +12,8 @@ from torch.utils._pytree import tree_leaves
 
 from sparsedp.clipping import Capture, Captured
 from sparsedp.clipping.hooks import StandIn
-from sparsedp.rows import RowSpace, SortedLookups, SparseCounts
+from sparsedp.core.counts import SparseCounts
+from sparsedp.rows import RowSpace, SortedLookups
 from sparsedp.training.loader import FixedLoader, PoissonLoader, each_once, examples_in
 
 
@@ -26,7 +27,7 @@ def count_rows(
     is private: noise comes after.
     """
     _check_plain(loader)
-    total = {table.name: SparseCounts(np.empty(0, np.int64), np.empty(0)) for table in space.selectable}
+    total = {table.name: SparseCounts.zeros(table.rows) for table in space.selectable}
     was_training = module.training
     module.train()
     try:
@@ -37,7 +38,7 @@ def count_rows(
             for captured in capture.take():
                 _check_examples(captured, batch)
                 for name, counts in _clipped(captured, norm, space).items():
-                    total[name] = _add(total[name], counts)
+                    total[name] += counts
     finally:
         module.train(was_training)
     return total
@@ -93,16 +94,7 @@ def _check_examples(captured: Captured, batch: Any) -> None:
 def _clipped(captured: Captured, norm: float, space: RowSpace) -> dict[str, SparseCounts]:
     everyone = np.ones(captured.batch_size, dtype=np.bool_)
     counts = SortedLookups(space, captured.tables, captured.batch_size).contributions(norm, everyone)
-    cuts = np.searchsorted(counts.ids, space.offsets[: len(space.selectable) + 1])
     return {
-        table.name: SparseCounts(
-            counts.ids[cuts[n] : cuts[n + 1]] - space.offsets[n], counts.counts[cuts[n] : cuts[n + 1]]
-        )
+        table.name: counts.between(space.offsets[n], space.offsets[n + 1])
         for n, table in enumerate(space.selectable)
     }
-
-
-def _add(first: SparseCounts, second: SparseCounts) -> SparseCounts:
-    ids, place = np.unique(np.concatenate([first.ids, second.ids]), return_inverse=True)
-    sums = np.bincount(place, np.concatenate([first.counts, second.counts]), minlength=ids.size)
-    return SparseCounts(ids, sums.astype(np.float64))

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from sparsedp.clipping import Captured, TableInput
 from sparsedp.core.arrays import I64
-from sparsedp.rows import EmbeddingLookups, RowSpace, SortedLookups, SparseCounts
+from sparsedp.core.counts import SparseCounts
+from sparsedp.rows import EmbeddingLookups, RowSpace, SortedLookups
 from sparsedp.training.loader import array_leaves
 
 Inputs = Mapping[str, "list[TableInput] | None"]

@@ -32,7 +32,7 @@ from sparsedp.convex.sgd.batch_schedule import (
 from sparsedp.convex.sgd.bias_reduced_sgd import BiasReducedSGD, Minimised
 from sparsedp.convex.sgd.gradient_sums import SAFE
 from sparsedp.convex.sgd.protocol import LinearModelLoss
-from sparsedp.convex.sgd.sparse_projection import SparseVector
+from sparsedp.core.counts import SparseCounts
 from sparsedp.randomness import NoiseSource, Stream
 
 
@@ -40,11 +40,11 @@ def _schedule(levels: list[int], size: int, noise: float) -> BatchSchedule:
     return handmade_schedule(size, noise, levels)
 
 
-def _means(monkeypatch: pytest.MonkeyPatch) -> list[tuple[SparseVector, float, float]]:
+def _means(monkeypatch: pytest.MonkeyPatch) -> list[tuple[SparseCounts, float, float]]:
     """What goes into each projection mechanism, with noise and radius, in the order of Algorithm 5."""
-    seen: list[tuple[SparseVector, float, float]] = []
+    seen: list[tuple[SparseCounts, float, float]] = []
 
-    def record(vector: SparseVector, *, std: float, radius: float, stream: Stream) -> SparseVector:
+    def record(vector: SparseCounts, *, std: float, radius: float, stream: Stream) -> SparseCounts:
         seen.append((vector, std, radius))
         return vector
 
@@ -144,7 +144,7 @@ def test_the_estimate_telescopes_to_the_largest_batch() -> None:
     target = np.mean(
         [
             sgd._mechanism(
-                SparseVector(np.arange(2), rows[:, :2].sum(axis=0) * 1023 / 1024, 3), 8.0, kappa, source.noise
+                SparseCounts(np.arange(2), rows[:, :2].sum(axis=0) * 1023 / 1024, 3), 8.0, kappa, source.noise
             ).dense()
             for _ in range(runs)
         ],
@@ -171,8 +171,8 @@ def test_audit_of_one_step() -> None:
 
         def run(data: sparse.csr_array, stream: Stream, count: int) -> np.ndarray:
             coins = (np.frombuffer(stream.bytes(count), dtype=np.uint8) & 1).astype(bool)
-            total = SparseVector(np.arange(1), np.array([min(data.sum(), 1.0)]), 3)
-            nothing = SparseVector(np.arange(1), np.zeros(1), 3)
+            total = SparseCounts(np.arange(1), np.array([min(data.sum(), 1.0)]), 3)
+            nothing = SparseCounts(np.arange(1), np.zeros(1), 3)
             found = np.empty(count)
             for at, odd in enumerate(coins):
                 both = sgd._mechanism(total, 4.0, noise, stream).dense()[0] * 4.0

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from sparsedp.convex.sgd.gradient_sums import clipped_rows, combine, row_sum, sum_by_id, without_broken_rows
-from sparsedp.convex.sgd.sparse_projection import SparseVector
+from sparsedp.convex.sgd.gradient_sums import clipped_rows, combine, row_sum, without_broken_rows
+from sparsedp.core.counts import SparseCounts
 
 entries = st.one_of(
     st.floats(-1e3, 1e3), st.sampled_from([1e300, -1e300, 1e-300, math.inf, -math.inf, math.nan])
@@ -62,7 +62,7 @@ def test_sums() -> None:
     assert np.allclose(row_sum(matrix, chosen).dense(), matrix.toarray()[chosen].sum(axis=0))
     nothing = row_sum(matrix, np.zeros(9, dtype=bool))
     assert nothing.ids.size == 0
-    added = sum_by_id(np.array([3, 1, 3]), np.array([1.0, 2.0, 4.0]), 5)
+    added = SparseCounts.of(np.array([3, 1, 3]), 5, np.array([1.0, 2.0, 4.0]))
     assert np.array_equal(added.dense(), [0.0, 2.0, 0.0, 5.0, 0.0])
-    other = SparseVector(np.array([0, 3]), np.array([1.0, 1.0]), 5)
+    other = SparseCounts(np.array([0, 3]), np.array([1.0, 1.0]), 5)
     assert np.array_equal(combine((2.0, added), (-1.0, other)).dense(), [-1.0, 4.0, 0.0, 9.0, 0.0])

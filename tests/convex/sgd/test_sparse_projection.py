@@ -9,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from sparsedp.convex.sgd.sparse_projection import SparseVector, project_noisy
+from sparsedp.convex.sgd.sparse_projection import project_noisy
+from sparsedp.core.counts import SparseCounts
 from sparsedp.mechanisms import gaussian, project_l1_ball
 from sparsedp.randomness import NoiseSource, noise_lattice
 
 FALSE_ALARM = 1e-9
-VECTOR = SparseVector(np.array([1, 4, 30]), np.array([0.6, -0.5, 0.4]), 60)
+VECTOR = SparseCounts(np.array([1, 4, 30]), np.array([0.6, -0.5, 0.4]), 60)
 
 
 def _statistics(answers: list[np.ndarray]) -> list[np.ndarray]:
@@ -58,7 +59,7 @@ def test_a_wrong_scale_is_noticed() -> None:
 def test_noise_of_untouched_coordinates_is_not_forgotten() -> None:
     """With a ball that holds everything nothing is thresholded: all coordinates carry noise of the right scale."""
     stream = NoiseSource(3).noise
-    empty = SparseVector(np.empty(0, dtype=np.int64), np.empty(0), 20_000)
+    empty = SparseCounts(np.empty(0, dtype=np.int64), np.empty(0), 20_000)
     x = project_noisy(empty, std=0.5, radius=1e9, stream=stream).dense()
     assert stats.kstest(x / 0.5, "norm").pvalue > FALSE_ALARM
     square = float(x @ x)
@@ -76,7 +77,7 @@ def test_noise_of_untouched_coordinates_is_not_forgotten() -> None:
 def test_answers_lie_in_the_ball(size: int, std: float, radius: float, seed: int) -> None:
     source = NoiseSource(seed)
     ids = np.sort(source.sampling.permutation(size)[: min(size, 7)])
-    vector = SparseVector(ids, source.sampling.normal(ids.size), size)
+    vector = SparseCounts(ids, source.sampling.normal(ids.size), size)
     answer = project_noisy(vector, std=std, radius=radius, stream=source.noise)
     assert np.all(np.diff(answer.ids) > 0)
     assert np.abs(answer.values).sum() <= radius * (1 + 1e-9)
@@ -94,7 +95,7 @@ def test_no_projection_leaves_points_of_the_lattice() -> None:
 
 
 def test_a_billion_coordinates_cost_what_survives() -> None:
-    vector = SparseVector(VECTOR.ids, VECTOR.values, 10**9)
+    vector = SparseCounts(VECTOR.ids, VECTOR.values, 10**9)
     tracemalloc.start()
     answer = project_noisy(vector, std=0.02, radius=2.0, stream=NoiseSource(6).noise)
     _, peak = tracemalloc.get_traced_memory()
@@ -110,8 +111,8 @@ def test_bad_input() -> None:
         project_noisy(VECTOR, std=0.0, radius=1.0, stream=stream)
     with pytest.raises(ValueError, match="radius must"):
         project_noisy(VECTOR, std=1.0, radius=math.inf, stream=stream)
-    broken = SparseVector(np.array([0]), np.array([math.nan]), 3)
+    broken = SparseCounts(np.array([0]), np.array([math.nan]), 3)
     with pytest.raises(ValueError, match="values must be finite"):
         project_noisy(broken, std=1.0, radius=1.0, stream=stream)
     with pytest.raises(ValueError, match="ids must be sorted"):
-        project_noisy(SparseVector(np.array([3]), np.array([1.0]), 3), std=1.0, radius=1.0, stream=stream)
+        project_noisy(SparseCounts(np.array([3]), np.array([1.0]), 3), std=1.0, radius=1.0, stream=stream)

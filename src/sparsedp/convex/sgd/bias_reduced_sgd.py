@@ -14,8 +14,9 @@ from sparsedp.convex.sgd.batch_schedule import BatchSchedule
 from sparsedp.convex.sgd.gradient_sums import clipped_rows, combine, row_sum
 from sparsedp.convex.sgd.iterate import Iterate
 from sparsedp.convex.sgd.protocol import SparseLoss, check_start
-from sparsedp.convex.sgd.sparse_projection import SparseVector, project_noisy
+from sparsedp.convex.sgd.sparse_projection import project_noisy
 from sparsedp.core.arrays import F64, I64
+from sparsedp.core.counts import SparseCounts
 from sparsedp.core.validation import check_count, check_number, check_positive
 from sparsedp.randomness import NoiseSource, Stream, bernoulli_positions
 
@@ -80,7 +81,7 @@ class BiasReducedSGD:
 
     def gradient(
         self, loss: SparseLoss, x: F64, level: int, *, schedule: BatchSchedule, source: NoiseSource
-    ) -> SparseVector:
+    ) -> SparseCounts:
         """The subsampled bias-reduced gradient estimate at x for N = `level` (Algorithm 5).
 
         Guarantee: `Poisson(q_k, Gaussian(kappa/sqrt(2)))` and `Poisson(1/n, Gaussian(kappa))`,
@@ -101,9 +102,9 @@ class BiasReducedSGD:
         weight = 1.0 / schedule.probability(level)
         return combine((weight, both), (-weight / 2.0, odds), (-weight / 2.0, evens), (1.0, first))
 
-    def _mechanism(self, total: SparseVector, divisor: float, noise: float, stream: Stream) -> SparseVector:
+    def _mechanism(self, total: SparseCounts, divisor: float, noise: float, stream: Stream) -> SparseCounts:
         """Projection_Mechanism of a sum of gradients over a public divisor (Algorithm 1)."""
-        mean = SparseVector(total.ids, total.values / divisor, total.size)
+        mean = SparseCounts(total.ids, total.values / divisor, total.size)
         radius = self.l2_bound * math.sqrt(self.sparsity)
         return project_noisy(mean, std=noise * self.l2_bound / divisor, radius=radius, stream=stream)
 

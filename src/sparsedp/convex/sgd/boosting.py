@@ -28,8 +28,8 @@ from sparsedp.convex.sgd.batch_schedule import BatchSchedule, pld_schedule, repe
 from sparsedp.convex.sgd.bias_reduced_sgd import BiasReducedSGD
 from sparsedp.convex.sgd.gradient_sums import SAFE, clipped_rows, combine, row_sum
 from sparsedp.convex.sgd.protocol import SparseLoss, check_start
-from sparsedp.convex.sgd.sparse_projection import SparseVector
 from sparsedp.core.arrays import F64, I64
+from sparsedp.core.counts import SparseCounts
 from sparsedp.core.validation import check_count, check_delta, check_epsilon, check_positive
 from sparsedp.mechanisms import gaussian, permute_and_flip, report_noisy_max
 from sparsedp.randomness import NoiseSource, Stream
@@ -151,7 +151,7 @@ class _Task:
         chunks = [examples[at : at + _CHUNK] for at in range(0, examples.size, _CHUNK)]
         if self.method.convex:
             return sum(self._gain(x, rows) for rows in chunks) / self.size
-        total = SparseVector(np.empty(0, dtype=np.int64), np.empty(0), self.loss.dimension)
+        total = SparseCounts.zeros(self.loss.dimension)
         for rows in chunks:
             gradients = clipped_rows(self.loss.gradient_rows(x, rows), self.method.l2_bound)
             total = combine((1.0, total), (1.0, row_sum(gradients, np.ones(rows.size, dtype=bool))))

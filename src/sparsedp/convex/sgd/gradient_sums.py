@@ -7,8 +7,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from sparsedp.convex.clip import clip_rows, zero_broken_rows
-from sparsedp.convex.sgd.sparse_projection import SparseVector
-from sparsedp.core.arrays import F64
+from sparsedp.core.counts import SparseCounts
 
 SAFE = 1.0 - 2.0**-10
 """Clipping to a little less than the bound, so that rounding, of norms and of sums, never passes it."""
@@ -34,21 +33,14 @@ def without_broken_rows(rows: sparse.csr_array) -> sparse.csr_array:
     return finite
 
 
-def row_sum(rows: sparse.csr_array, chosen: NDArray[np.bool_]) -> SparseVector:
+def row_sum(rows: sparse.csr_array, chosen: NDArray[np.bool_]) -> SparseCounts:
     """The sum of the chosen rows."""
     entries = np.repeat(chosen, np.diff(rows.indptr))
-    return sum_by_id(rows.indices[entries], rows.data[entries], rows.shape[1])
+    return SparseCounts.of(rows.indices[entries], rows.shape[1], rows.data[entries])
 
 
-def sum_by_id(ids: NDArray[np.integer], values: F64, size: int) -> SparseVector:
-    """Entries with the same id added up."""
-    unique, place = np.unique(ids.astype(np.int64), return_inverse=True)
-    total = np.bincount(place, weights=values, minlength=unique.size).astype(np.float64, copy=False)
-    return SparseVector(unique, total, size)
-
-
-def combine(*terms: tuple[float, SparseVector]) -> SparseVector:
+def combine(*terms: tuple[float, SparseCounts]) -> SparseCounts:
     """The linear combination `sum of factor * vector`."""
     ids = np.concatenate([vector.ids for _, vector in terms])
     values = np.concatenate([factor * vector.values for factor, vector in terms])
-    return sum_by_id(ids, values, terms[0][1].size)
+    return SparseCounts.of(ids, terms[0][1].size, values)

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from sparsedp.convex.sgd.sparse_projection import SparseVector
 from sparsedp.core.arrays import F64
+from sparsedp.core.counts import SparseCounts
 
 
 class Iterate:
@@ -27,7 +27,7 @@ class Iterate:
         self._stay_inside()
         self._visit()
 
-    def move(self, direction: SparseVector, factor: float) -> None:
+    def move(self, direction: SparseCounts, factor: float) -> None:
         """Add `factor * direction`, return to the ball, and count the point reached as visited."""
         ids, change = direction.ids, factor * direction.values
         before = self.x[ids].astype(np.float64)

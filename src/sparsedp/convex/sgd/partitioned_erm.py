@@ -21,8 +21,8 @@ from sparsedp.convex.sgd.bias_reduced_sgd import Minimised
 from sparsedp.convex.sgd.gradient_sums import SAFE, row_sum, without_broken_rows
 from sparsedp.convex.sgd.iterate import Iterate
 from sparsedp.convex.sgd.protocol import SparseLoss, check_start
-from sparsedp.convex.sgd.sparse_projection import SparseVector
 from sparsedp.core.arrays import F64, I64
+from sparsedp.core.counts import SparseCounts
 from sparsedp.core.validation import (
     check_count,
     check_delta,
@@ -135,15 +135,15 @@ class PartitionedERM:
         )
         return Minimised(iterate.average() if self.convex else iterate.x, last, statement)
 
-    def _part_gradient(self, loss: SparseLoss, x: F64, rows: I64) -> SparseVector:
+    def _part_gradient(self, loss: SparseLoss, x: F64, rows: I64) -> SparseCounts:
         gradients: sparse.csr_array = without_broken_rows(loss.gradient_rows(x, rows))
         np.clip(gradients.data, -SAFE * self.linf_bound, SAFE * self.linf_bound, out=gradients.data)
         total = row_sum(gradients, np.ones(rows.size, dtype=bool))
-        return SparseVector(total.ids, total.values / rows.size, total.size)
+        return SparseCounts(total.ids, total.values / rows.size, total.size)
 
     def _published(
-        self, mean: SparseVector, sensitivity: float, price: IterationPrice, size: int, stream: Stream
-    ) -> SparseVector:
+        self, mean: SparseCounts, sensitivity: float, price: IterationPrice, size: int, stream: Stream
+    ) -> SparseCounts:
         """NumericSparse of the mean gradient, with the noise of WIDE Algorithm 1."""
         unit = sensitivity * math.sqrt(32.0 * self.positives * math.log(2.0 / price.delta)) / price.epsilon
         finding, answering = unit / _THRESHOLD_SHARE, unit / (1.0 - _THRESHOLD_SHARE)
@@ -160,7 +160,7 @@ class PartitionedERM:
             answer_scale=2.0 * answering,
             stream=stream,
         )
-        return SparseVector(ids, values, mean.size)
+        return SparseCounts(ids, values, mean.size)
 
 
 def _check_parts(parts: Sequence[ArrayLike], size: int) -> list[I64]:

@@ -9,13 +9,13 @@ the ball; those further in are then known to be zero in the answer, whatever the
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from scipy import optimize, special
 
-from sparsedp.core.arrays import F64, I64
+from sparsedp.core.arrays import I64
+from sparsedp.core.counts import SparseCounts
 from sparsedp.core.validation import check_positive
 from sparsedp.mechanisms import project_l1_ball
 from sparsedp.mechanisms.histogram import check_histogram, untouched_ids
@@ -32,22 +32,7 @@ _SHELL_FILL = 2.5
 """How many balls the first shell should fill on average: above 1, so that a second shell is seldom needed."""
 
 
-@dataclass(frozen=True)
-class SparseVector:
-    """A vector of `size` coordinates of which only `ids` (sorted, distinct) are not zero."""
-
-    ids: I64
-    values: F64
-    size: int
-
-    def dense(self) -> F64:
-        """All coordinates."""
-        x = np.zeros(self.size)
-        x[self.ids] = self.values
-        return x
-
-
-def project_noisy(vector: SparseVector, *, std: float, radius: float, stream: Stream) -> SparseVector:
+def project_noisy(vector: SparseCounts, *, std: float, radius: float, stream: Stream) -> SparseCounts:
     """`vector + N(0, std^2)` on every coordinate, projected to the l1 ball of this radius (SGO Algorithm 1).
 
     Guarantee: the Gaussian mechanism on `vector`, then post-processing: if one example moves `vector` by at
@@ -76,7 +61,7 @@ def project_noisy(vector: SparseVector, *, std: float, radius: float, stream: St
         outer = inner
     projected = project_l1_ball(lattice * noisy, radius)
     kept = projected != 0.0
-    return SparseVector(seen[kept], projected[kept], size)
+    return SparseCounts(seen[kept], projected[kept], size)
 
 
 @lru_cache(maxsize=1024)
