@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import os
 import re
@@ -62,6 +63,38 @@ def test_overriding_methods_inherit_their_docstrings(site: Path) -> None:
     page = (site / "api" / "accounting" / "index.html").read_text()
     own = page[page.index('id="sparsedp.accounting.ZCDPFilter.admits"') :]
     assert sentence in own[: own.index('id="sparsedp.accounting.ZCDPFilter.spend"')]
+
+
+def test_parameters_become_lists() -> None:
+    spec = importlib.util.spec_from_file_location("reference", ROOT / "scripts" / "reference_parameters.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    written = """Solve.
+
+Parameters
+----------
+epsilon, delta
+    The budget,
+    in all.
+lam : float, default=1
+    Positive.
+radius : a bound
+    on weights.
+
+Guarantee: yes."""
+    assert module.parameters_as_list(written) == (
+        "Solve.\n\nParameters:\n\n- ``epsilon``, ``delta``: The budget, in all.\n"
+        "- ``lam``: float, default=1. Positive.\n- ``radius``: a bound on weights.\n\nGuarantee: yes."
+    )
+
+
+def test_notebooks_are_pages(site: Path) -> None:
+    for notebook in (ROOT / "docs" / "notebooks").glob("*.ipynb"):
+        page = (site / "notebooks" / notebook.stem / "index.html").read_text()
+        assert "<h1" in page
+        assert f"{notebook.name}" in page
 
 
 def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
