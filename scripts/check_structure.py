@@ -26,7 +26,6 @@ TESTED_ELSEWHERE = {
     "planning/selection_plan.py": "planning/test_planner.py",
     "report/figures_static.py": "report/test_figures.py",
     "report/figures_tables.py": "report/test_figures.py",
-    "training/optimizer.py": "training/test_step.py",
     "training/session.py": "training/test_engine.py",
 }
 """Source files without a test file of their own, and where they are tested."""
