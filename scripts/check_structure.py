@@ -39,6 +39,7 @@ ACROSS = {
     "mechanisms/test_corrections.py",
     "mechanisms/test_scales.py",
     "randomness/test_float_attacks.py",
+    "test_docs_commands.py",
     "test_docs_notebooks.py",
     "test_docs_site.py",
     "test_installation.py",
