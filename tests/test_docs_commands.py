@@ -11,6 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from sparsedp.cli.app import app
+from sparsedp.runs import RunConfig
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -43,9 +44,16 @@ def test_a_command_of_the_docs_exists_with_its_options(line: str) -> None:
     command = typer.main.get_command(app)
     while words and words[0] in getattr(command, "commands", {}):
         command = command.commands[words.pop(0)]
-    assert not hasattr(command, "commands") or not words, f"there is no such command: {words}"
+    assert not hasattr(command, "commands") or words in ([], ["--help"]), f"there is no such command: {words}"
     options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
     assert {word for word in words if word.startswith("--")} <= options | {"--help"}
+
+
+def test_settings_of_the_docs_are_fields_of_the_config() -> None:
+    page = (ROOT / "docs" / "knobs.md").read_text()
+    named = set(re.findall(r"`([a-z]+(?:_[a-z]+)*)`", page))
+    assert len(named) > 12
+    assert named <= set(RunConfig.model_fields)
 
 
 @pytest.mark.parametrize("command", ["reproduce", "bench"])
