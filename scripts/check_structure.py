@@ -41,6 +41,7 @@ ACROSS = {
     "randomness/test_float_attacks.py",
     "test_docs_commands.py",
     "test_docs_notebooks.py",
+    "test_docs_rooms.py",
     "test_docs_site.py",
     "test_installation.py",
     "test_main.py",
