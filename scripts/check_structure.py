@@ -1,4 +1,4 @@
-"""Checks of `make lint`: tests mirror the source, no retired name is left, what the docs name exists.
+"""Checks of `make lint`: tests mirror the source, no retired name is left, what the docs name exists, claims name tests.
 
 python scripts/check_structure.py
 """
@@ -24,7 +24,6 @@ TESTED_ELSEWHERE = {
     "clipping/errors.py": "clipping/test_hooks.py",
     "planning/comparison.py": "planning/test_planner.py",
     "planning/selection_plan.py": "planning/test_planner.py",
-    "training/optimizer.py": "training/test_step.py",
     "training/session.py": "training/test_engine.py",
 }
 """Source files without a test file of their own, and where they are tested."""
@@ -41,6 +40,10 @@ ACROSS = {
     "mechanisms/test_corrections.py",
     "mechanisms/test_scales.py",
     "randomness/test_float_attacks.py",
+    "test_docs_commands.py",
+    "test_docs_notebooks.py",
+    "test_docs_rooms.py",
+    "test_docs_site.py",
     "test_installation.py",
     "test_main.py",
     "test_seeded_results.py",
@@ -90,7 +93,8 @@ RETIRED = frozenset(
 
 def main() -> int:
     """Print every fault; 1 if there is one."""
-    faults = [*missing_tests(), *stray_tests(), *retired_names(), *unknown_names(), *unknown_tests()]
+    checks = [missing_tests, stray_tests, retired_names, unknown_names, unknown_tests, loose_notes]
+    faults = [fault for check in checks for fault in check()]
     for fault in faults:
         print(fault)
     return bool(faults)
@@ -147,15 +151,41 @@ def unknown_names(page: Path = DOCS / "papers.md") -> Iterator[str]:
                 yield f"{page.name}:{number}: {name} does not exist"
 
 
-def unknown_tests(docs: Path = DOCS) -> Iterator[str]:
+def unknown_tests(root: Path = ROOT) -> Iterator[str]:
     """Tests that a page names and that do not exist: ``tests/a/test_b.py::test_c``, parameters ignored."""
-    for page in sorted(docs.glob("*.md")):
+    for page, number, line in _lines_of_pages(root):
+        for path, inside in re.findall(r"\b(tests/[\w/]+\.py)((?:::\w+)*)", line):
+            source = (ROOT / path).read_text() if (ROOT / path).is_file() else ""
+            known = re.findall(r"^\s*(?:def|class) (\w+)", source, re.MULTILINE)
+            if not source or not set(inside.split("::")[1:]) <= set(known):
+                yield f"{page}:{number}: {path}{inside} does not exist"
+
+
+def loose_notes(root: Path = ROOT) -> Iterator[str]:
+    """Footnotes, by which a claim names its tests, that lack the claim, the note, or a test."""
+    marks: dict[Path, dict[str, int]] = {}
+    notes: dict[Path, dict[str, int]] = {}
+    for page, number, line in _lines_of_pages(root):
+        note = re.match(r"\[\^([\w-]+)\]:", line)
+        if note is None:
+            marks.setdefault(page, {}).update(dict.fromkeys(re.findall(r"\[\^([\w-]+)\]", line), number))
+            continue
+        if note[1] in notes.setdefault(page, {}):
+            yield f"{page}:{number}: there are two notes {note[1]}"
+        notes[page][note[1]] = number
+        if not re.search(r"`tests/[\w/]+\.py::test_\w+", line):
+            yield f"{page}:{number}: the note {note[1]} names no test"
+    for page in sorted({*marks, *notes}):
+        here, there = marks.get(page, {}), notes.get(page, {})
+        yield from (f"{page}:{here[name]}: there is no note {name}" for name in here if name not in there)
+        yield from (f"{page}:{there[name]}: nothing refers to {name}" for name in there if name not in here)
+
+
+def _lines_of_pages(root: Path) -> Iterator[tuple[Path, int, str]]:
+    """(page, number, line) of the pages at the top and in ``docs/``."""
+    for page in [*sorted(root.glob("*.md")), *sorted(root.glob("docs/**/*.md"))]:
         for number, line in enumerate(page.read_text().splitlines(), 1):
-            for path, inside in re.findall(r"\b(tests/[\w/]+\.py)((?:::\w+)*)", line):
-                source = (ROOT / path).read_text() if (ROOT / path).is_file() else ""
-                known = re.findall(r"^\s*(?:def|class) (\w+)", source, re.MULTILINE)
-                if not source or not set(inside.split("::")[1:]) <= set(known):
-                    yield f"{page.name}:{number}: {path}{inside} does not exist"
+            yield page.relative_to(root), number, line
 
 
 def _names(node: ast.AST) -> Iterator[str]:

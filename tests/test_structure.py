@@ -33,8 +33,28 @@ def test_names_that_cannot_be_imported_are_found(check: ModuleType, tmp_path: Pa
 def test_tests_that_do_not_exist_are_found(check: ModuleType, tmp_path: Path) -> None:
     known = "tests/test_structure.py::test_tests_that_do_not_exist_are_found"
     unknown = "tests/test_structure" + ".py::test_nothing", "tests/test_no" + "where.py"
-    (tmp_path / "page.md").write_text(f"`{known}[a-1]` `tests/test_main.py`\n`{unknown[0]}` `{unknown[1]}`\n")
-    assert list(check.unknown_tests(tmp_path)) == [f"page.md:2: {each} does not exist" for each in unknown]
+    (tmp_path / "docs" / "deep").mkdir(parents=True)
+    (tmp_path / "docs" / "page.md").write_text(f"`{known}[a-1]` `tests/test_main.py`\n`{unknown[0]}`\n")
+    (tmp_path / "docs" / "deep" / "page.md").write_text(f"`{unknown[1]}`\n")
+    (tmp_path / "README.md").write_text(f"`{unknown[0]}`\n")
+    assert list(check.unknown_tests(tmp_path)) == [
+        f"README.md:1: {unknown[0]} does not exist",
+        f"docs/deep/page.md:1: {unknown[1]} does not exist",
+        f"docs/page.md:2: {unknown[0]} does not exist",
+    ]
+
+
+def test_claims_and_notes_that_do_not_match_are_found(check: ModuleType, tmp_path: Path) -> None:
+    test = "`tests/test_structure.py::test_claims_and_notes_that_do_not_match_are_found`"
+    (tmp_path / "README.md").write_text(
+        f"Held.[^held] Bare.[^bare] Lost.[^lost]\n\n[^held]: {test}\n[^held]: {test}\n[^bare]: nothing\n[^idle]: {test}\n"
+    )
+    assert list(check.loose_notes(tmp_path)) == [
+        "README.md:4: there are two notes held",
+        "README.md:5: the note bare names no test",
+        "README.md:1: there is no note lost",
+        "README.md:6: nothing refers to idle",
+    ]
 
 
 def test_a_study_or_helper_without_tests_is_found(
@@ -56,7 +76,24 @@ def test_a_study_or_helper_without_tests_is_found(
 
 
 def test_the_docs_name_nothing_unknown(check: ModuleType) -> None:
-    assert not [*check.unknown_names(), *check.unknown_tests()]
+    assert not [*check.unknown_names(), *check.unknown_tests(), *check.loose_notes()]
     named = (check.DOCS / "papers.md").read_text()
     assert named.count("`sparsedp.") > 100
     assert named.count("`tests/") > 100
+
+
+@pytest.mark.parametrize(
+    ("page", "tests"),
+    [
+        ("README.md", 15),
+        ("docs/convex.md", 15),
+        ("docs/corrections.md", 60),
+        ("docs/first-hour.md", 8),
+        ("docs/from-opacus.md", 10),
+        ("docs/optimisers.md", 10),
+        ("docs/privacy.md", 60),
+        ("docs/your-model.md", 30),
+    ],
+)
+def test_claims_name_their_tests(check: ModuleType, page: str, tests: int) -> None:
+    assert (check.ROOT / page).read_text().count("::test_") >= tests

@@ -195,3 +195,12 @@ def test_no_weight_gradient_is_computed_in_backward():
     # more for the weights.
     assert (before, products()) == (5, 3)
     capture.detach()
+
+
+def test_gradient_penalties_are_refused():
+    """A term of the loss that is itself a gradient: ``create_graph=True``."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    Capture(model, loss_reduction="sum")
+    x = torch.randn(5, 3, requires_grad=True)
+    with pytest.raises(RuntimeError, match="create_graph=True"):
+        torch.autograd.grad(model(x).sum(), x, create_graph=True)

@@ -437,3 +437,10 @@ def test_preprocessing_that_learns_nothing_is_not(steps):
         warnings.simplefilter("error")
         model.fit(rows.tocsr(), y)
     assert not any("not covered" in note for note in model[-1].statement_.notes)
+
+
+def test_auto_chooses_the_mechanism_by_public_settings():
+    assert PrivateLogisticRegression()._mechanism(1e-5, None) == "descent"
+    assert PrivateLogisticRegression()._mechanism(0.0, None) == "objective"
+    assert PrivateLogisticRegression(lam=0.1)._mechanism(1e-5, None) == "objective"
+    assert PrivateLogisticRegression()._mechanism(1e-5, Ball(1.0)) == "output"
