@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import os
 from pathlib import Path
@@ -129,8 +130,23 @@ def test_permissions_are_those_of_any_new_file(tmp_path: Path) -> None:
     assert (tmp_path / "file").stat().st_mode == (tmp_path / "other").stat().st_mode
 
 
-def test_no_other_file_renames_or_replaces() -> None:
-    """One atomic writer: the ledger, which must never replace a file, links instead."""
-    source = Path(sparsedp.__file__).parent
-    found = [p.relative_to(source).as_posix() for p in source.rglob("*.py") if "os.replace" in p.read_text()]
+def renames(source: str) -> bool:
+    """Whether the code renames files: ``os.replace``, any ``rename``, or ``Path.replace``, which takes one path."""
+    calls = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Call)]
+    named = [(call, call.func) for call in calls if isinstance(call.func, ast.Attribute)]
+    return any(
+        name.attr in ("rename", "renames")
+        or (name.attr == "replace" and ast.unparse(name.value) == "os")
+        or (name.attr == "replace" and len(call.args) == 1 and not call.keywords)
+        for call, name in named
+    )
+
+
+def test_no_other_file_of_the_library_renames() -> None:
+    """One atomic writer. The ledger, which must never replace a file, links instead."""
+    for control in ("os.replace(a, b)", "a.replace(b)", "a.rename(b)"):
+        assert renames(control)
+    assert not renames("text.replace('a', 'b')")
+    root = Path(sparsedp.__file__).parent
+    found = [path.relative_to(root).as_posix() for path in root.rglob("*.py") if renames(path.read_text())]
     assert found == ["core/durable.py"]
