@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 import polars as pl
 
-from experiments.fest.algorithms import COLOURS, TITLES
 from sparsedp.report.run_report import epsilon_axis, level
+from sparsedp.runs.algorithms import ALGORITHMS
 from sparsedp.runs.sweep import MEASURED
 
 DENSE = ("dp-sgd", "lazy")
@@ -149,7 +149,7 @@ def sparsity_per_feature(features: pl.DataFrame) -> go.Figure:
 def _ranked(settings: pl.DataFrame) -> list[str]:
     """The algorithms there are, in the order in which all figures name them."""
     present = set(settings["algorithm"])
-    return [name for name in TITLES if name in present]
+    return [name for name in ALGORITHMS if name in present]
 
 
 def _without_privacy(figure: go.Figure, settings: pl.DataFrame) -> None:
@@ -186,9 +186,9 @@ def _words(knob: str) -> str:
 
 def _curve(figure: go.Figure, x: Sequence[float], y: Sequence[float], algorithm: str) -> None:
     _points(figure, x, y, algorithm)
-    figure.data[-1].update(mode="lines+markers", line={"color": COLOURS[algorithm]})
+    figure.data[-1].update(mode="lines+markers", line={"color": ALGORITHMS[algorithm].colour})
 
 
 def _points(figure: go.Figure, x: Sequence[float], y: Sequence[float], algorithm: str) -> None:
-    colour = {"color": COLOURS[algorithm]}
-    figure.add_scatter(x=x, y=y, name=TITLES[algorithm], mode="markers", marker=colour)
+    colour = {"color": ALGORITHMS[algorithm].colour}
+    figure.add_scatter(x=x, y=y, name=ALGORITHMS[algorithm].label, mode="markers", marker=colour)

@@ -7,14 +7,14 @@ from typing import Any
 
 import polars as pl
 
-from experiments.fest.algorithms import TITLES
 from experiments.fest.figures import averaged, best_reductions
+from sparsedp.runs.algorithms import ALGORITHMS
 
 
 def by_setting(runs: pl.DataFrame) -> pl.DataFrame:
     """Every setting a line, every epsilon a column: AUC, its standard deviation over seeds, the reduction."""
     lines = list(averaged(runs).iter_rows(named=True))
-    knobs = {name: _varied(lines, name) for name in TITLES}
+    knobs = {name: _varied(lines, name) for name in ALGORITHMS}
     return _by_budget(lines, lambda line: {"setting": _setting(line, knobs[line["algorithm"]])})
 
 
@@ -32,14 +32,14 @@ def _by_budget(
     lines: Sequence[Mapping[str, Any]], key: Callable[[Mapping[str, Any]], dict[str, Any]]
 ) -> pl.DataFrame:
     """A line for each algorithm and ``key``, in the order of algorithms, then of falling reduction."""
-    ranked = list(TITLES)
+    ranked = list(ALGORITHMS)
     ordered = sorted(
         lines, key=lambda line: (line["epsilon"] or 0.0, line["period"] or 0, -(line["reduction"] or 0.0))
     )
     columns = dict.fromkeys(_budget(line) for line in ordered)
     table: dict[tuple[Any, ...], dict[str, Any]] = {}
     for line in sorted(ordered, key=lambda line: ranked.index(line["algorithm"])):
-        named = {"algorithm": TITLES[line["algorithm"]], **key(line)}
+        named = {"algorithm": ALGORITHMS[line["algorithm"]].label, **key(line)}
         row = table.setdefault(tuple(named.values()), named | dict.fromkeys(columns))
         row[_budget(line)] = _measured(line)
     return pl.DataFrame(list(table.values()), infer_schema_length=None)
@@ -81,7 +81,9 @@ def reductions(runs: pl.DataFrame, losses: Sequence[float] = (0.001, 0.005, 0.01
     wide = (
         found.with_columns(
             column=pl.format("within {}", "loss"),
-            algorithm=pl.col("algorithm").replace_strict(TITLES, return_dtype=pl.String),
+            algorithm=pl.col("algorithm").replace_strict(
+                {name: entry.label for name, entry in ALGORITHMS.items()}, return_dtype=pl.String
+            ),
             reduction=pl.col("reduction").round(0),
         )
         .pivot(on="column", index=["epsilon", "algorithm"], values="reduction")
