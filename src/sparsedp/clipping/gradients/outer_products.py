@@ -119,13 +119,17 @@ def _add_products(out: Tensor, g: Tensor, a: Tensor, weights: Tensor, rows: int)
 
 def _sum_of_sums(g: Tensor, a: Tensor, weights: Tensor, rows: int) -> Tensor:
     """``sum_t weights[t] g_t a_t^T`` in the precision of the weights, from sums over ``rows`` terms."""
-    scales_inputs = a.shape[1] <= g.shape[1]  # the narrower of the two
     left, right = g.to(weights.dtype), a.to(weights.dtype)
-    left, right = (left, right * weights) if scales_inputs else (left * weights, right)
-    total = torch.mm(left[:rows].T, right[:rows])
-    product = torch.empty_like(total) if a.shape[0] > rows else total
-    for start in range(rows, a.shape[0], rows):
-        total += torch.mm(left[start : start + rows].T, right[start : start + rows], out=product)
+    narrower = right if a.shape[1] <= g.shape[1] else left
+    scaled = narrower.new_empty(min(rows, a.shape[0]), narrower.shape[1])  # stays in the cache
+    total, product = left.new_empty(2, left.shape[1], right.shape[1])
+    for start in range(0, a.shape[0], rows):
+        some = slice(start, start + rows)
+        weighted = torch.mul(narrower[some], weights[some], out=scaled[: a.shape[0] - start])
+        factors = (left[some].T, weighted) if narrower is right else (weighted.T, right[some])
+        torch.mm(*factors, out=product if start else total)
+        if start:
+            total += product
     return total
 
 
