@@ -40,6 +40,7 @@ ACROSS = {
     "mechanisms/test_corrections.py",
     "mechanisms/test_scales.py",
     "randomness/test_float_attacks.py",
+    "selection/test_prices.py",
     "test_docs_commands.py",
     "test_docs_notebooks.py",
     "test_docs_rooms.py",
