@@ -35,7 +35,7 @@ def literal_defaults(tree: ast.AST) -> Iterator[str]:
                 if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
             ]
         for name, value in given:
-            if name in SHARED and isinstance(value, ast.Constant) and isinstance(value.value, int | float):
+            if name in SHARED and isinstance(value, ast.Constant) and value.value:
                 yield name
 
 
