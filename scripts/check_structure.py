@@ -80,6 +80,7 @@ RETIRED = frozenset(
         "Pace",
         "Everywhere",
         "TableSpec",
+        "TablePlan",
         "RowCounts",
         "SparseVector",
         "Histogram",

@@ -11,7 +11,7 @@ import pytest
 from sparsedp.core import defaults
 
 SOURCE = Path(defaults.__file__).parents[1]
-SHARED = frozenset({"always_on_rows", "noise_ratio", "false_positives", "fest_mu", "mu"})
+SHARED = frozenset({"always_on_rows", "noise_ratio", "false_positives", "fest_mu", "mu", "beta"})
 OWN = {"data/partition_selection.py": "false_positives"}
 """Another number of the same name: keys that a learned vocabulary lists by chance."""
 

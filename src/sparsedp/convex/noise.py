@@ -15,6 +15,8 @@ from sparsedp.core.validation import check_epsilon
 from sparsedp.mechanisms import gaussian, gaussian_std, laplace
 from sparsedp.randomness import Stream
 
+DEFAULT_BETA = 0.05
+"""How often an error bound, or a setting made for one, may fail."""
 _CHUNK = 2**18
 
 

@@ -18,9 +18,10 @@ SMALL_DATA = 100_000
 def default_mu(examples: int) -> float:
     """The Gaussian-DP parameter of a private top-k on so many examples.
 
-    On small data 0.05 takes a larger part of the budget. Only the planner follows this rule: a selection and a
-    run's settings are written before their data is read and identify a run (its folder, ledger and seeded
-    result), so their default is ``DEFAULT_MU`` whatever the data. The plan shows its mu, to be set there.
+    On small data 0.05 takes more of the budget: at epsilon 1 it adds 0.1% to the noise of training on 4.5e7
+    examples, 0.4% on 1e5 and 0.7% on 1e4. Only the planner follows this rule. A selection and a run's settings are
+    written before their data is read and identify a run (its folder, ledger and seeded result), so their default is
+    ``DEFAULT_MU`` whatever the data. A plan shows its mu, to be set there.
     """
     return SMALL_DATA_MU if examples <= SMALL_DATA else DEFAULT_MU
 
