@@ -53,6 +53,7 @@ class TrainingSession:
         self._cap = step_config.cap()
         self._earlier = list(earlier)
         self._rule: Rule | None = None
+        self._step_event = step_config.event(selection)
         self._spent_once: tuple[DpEvent, ...] = ()
         self._step_charger: Any = None
         self._ended = False
@@ -118,6 +119,7 @@ class TrainingSession:
         self.selection = selection
         self._spent_once = selection.one_off_events()
         self._rule = self._rule_of(selection)
+        self._step_event = self.step_config.event(selection)
         dense = sum(parameter.numel() for parameter in self.capture.dense.values())
         step_lattice(self._rule, self._rule.space.coordinates + dense)
 
@@ -193,16 +195,15 @@ class TrainingSession:
 
     def charge(self) -> None:
         """Pay for the next step before its noise is drawn, or refuse it."""
-        event = self.step_config.event(self.selection)
         if self._ledger is not None:
             if self._step_charger is None:
-                self._step_charger = self._ledger.step_reserver(event, cap=self._cap)
+                self._step_charger = self._ledger.step_reserver(self._step_event, cap=self._cap)
             self._step_charger()
         elif self._cap is not None:
-            self._cap.require([*self._earlier, *self.spent()], event)
+            self._cap.require([*self._earlier, *self.spent()], self._step_event)
 
     def spent(self) -> list[tuple[DpEvent, int]]:
         """This run's own account."""
         once = [(event, 1) for event in self._spent_once]
         taken = self.optimizer.steps_taken
-        return [*once, (self.step_config.event(self.selection), taken)] if taken else once
+        return [*once, (self._step_event, taken)] if taken else once
