@@ -86,8 +86,8 @@ def test_any_number_is_answered_or_refused_in_one_line(option, number):
     assert time.process_time() - began < 20
     if result.exit_code == 0:
         made = json.loads(result.stdout, parse_constant=lambda text: pytest.fail(text))
-        assert made["sigma1"] > 0
-        assert made["sigma2"] >= made["sigma_eff"] > 0
+        assert made["map_noise_multiplier"] > 0
+        assert made["gradient_noise_multiplier"] >= made["noise_multiplier"] > 0
         assert made["gradient_size"] > 0
     else:
         assert result.exit_code == 2

@@ -133,6 +133,8 @@ def test_the_corrected_exponent_is_what_exponential_does(stream, follows):
 
 def test_event():
     assert exponential_event(draws=3, epsilon=0.5) == BoundedRangeGaussianDpEvent(3, 0.5)
+    with_gradient = exponential_event(draws=3, epsilon=0.5, noise_multiplier=1.7)
+    assert with_gradient == BoundedRangeGaussianDpEvent(3, 0.5, 1.7)
 
 
 @pytest.mark.parametrize(

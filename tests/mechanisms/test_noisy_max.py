@@ -5,9 +5,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import stats
 
-from sparsedp.accounting.events import PureDpEvent
 from sparsedp.audit.distinguishing import audit, exact_epsilon
-from sparsedp.mechanisms import report_noisy_max, report_noisy_max_event
+from sparsedp.mechanisms import report_noisy_max
 
 GRID = np.linspace(-60.0, 60.0, 24_001)
 
@@ -89,10 +88,9 @@ def test_audit_of_the_right_scale(stream):
     assert right.lower_bound > 0.6
 
 
-def test_shapes_and_event(stream):
+def test_shapes(stream):
     assert report_noisy_max([1.0], epsilon=1.0, sensitivity=1.0, stream=stream) == 0
     assert report_noisy_max(np.zeros((2, 3, 4)), epsilon=1.0, sensitivity=1.0, stream=stream).shape == (2, 3)
-    assert report_noisy_max_event(epsilon=0.3) == PureDpEvent(0.3)
 
 
 @pytest.mark.parametrize("bad", [{"epsilon": -1.0}, {"sensitivity": 0.0}])

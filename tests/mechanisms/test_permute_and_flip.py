@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.special import softmax
 
-from sparsedp.accounting.events import PureDpEvent
 from sparsedp.audit.distinguishing import audit, exact_epsilon
-from sparsedp.mechanisms import permute_and_flip, permute_and_flip_event
+from sparsedp.mechanisms import permute_and_flip
 
 
 def textbook(scores, epsilon, sensitivity):
@@ -66,10 +65,9 @@ def test_audit_and_that_it_notices_a_missing_factor(stream):
     assert audit(mechanism(2.0), pair, runs=400_000, delta=0.0, claimed=1.0, stream=stream).refuted
 
 
-def test_shapes_and_event(stream):
+def test_shapes(stream):
     assert permute_and_flip([1.0], epsilon=1.0, sensitivity=1.0, stream=stream) == 0
     assert permute_and_flip(np.zeros((2, 3, 4)), epsilon=1.0, sensitivity=1.0, stream=stream).shape == (2, 3)
-    assert permute_and_flip_event(epsilon=0.3) == PureDpEvent(0.3)
 
 
 @pytest.mark.parametrize("bad", [{"epsilon": 0.0}, {"sensitivity": np.nan}])

@@ -21,12 +21,12 @@ TABLES = (
     TableShape("tags", 200_000, 8, values=3),
     TableShape("", 300, 4),
 )
-RUN = {"epsilon": 1.0, "examples": 1_000_000, "batch": 8192, "epochs": 1.0}
+RUN = {"epsilon": 1.0, "examples": 1_000_000, "expected_batch_size": 8192, "epochs": 1.0}
 
 
 @pytest.fixture(scope="module")
 def criteo():
-    return plan(epsilon=1.0, examples=45_000_000, batch=2048, epochs=1, tables=criteo_tables())
+    return plan(epsilon=1.0, examples=45_000_000, expected_batch_size=2048, epochs=1, tables=criteo_tables())
 
 
 @pytest.fixture(scope="module")
@@ -39,13 +39,18 @@ def test_the_noise_is_calibrated_for_the_run_and_split(small):
     assert small.steps == 123  # rounded up: the last batch of an epoch counts as well
     assert small.statement.delta == 1e-7
     assert small.statement.epsilon == 1.0
-    assert merge_sigmas(small.sigma1, small.sigma2) == pytest.approx(small.sigma_eff)
-    assert small.sigma1 / small.sigma2 == pytest.approx(5.0)
+    assert merge_sigmas(small.map_noise_multiplier, small.gradient_noise_multiplier) == pytest.approx(
+        small.noise_multiplier
+    )
+    assert small.map_noise_multiplier / small.gradient_noise_multiplier == pytest.approx(5.0)
     spent = epsilon(
-        noise_multiplier=small.sigma_eff, sampling_rate=small.sampling_rate, steps=small.steps, delta=1e-7
+        noise_multiplier=small.noise_multiplier,
+        sampling_rate=small.sampling_rate,
+        steps=small.steps,
+        delta=1e-7,
     )
     assert 0.99 < spent <= 1.0
-    assert small.dpsgd.sigma == small.sigma_eff
+    assert small.dpsgd.noise_multiplier == small.noise_multiplier
 
 
 def test_threshold_and_false_positives_are_two_names_for_one_choice(small):
@@ -93,7 +98,7 @@ def simulated(made, tables, steps, ids=(), counts=(), std=None):
             ids,
             counts,
             int(edges[-1]),
-            std=std or made.sigma1 * made.contribution_norm,
+            std=std or made.map_noise_multiplier * made.contribution_norm,
             threshold=made.threshold,
             stream=source,
         )
@@ -113,14 +118,17 @@ def test_false_positives_are_those_of_the_mechanism_in_all_26_criteo_tables(crit
     steps = 2000
     survivors, _ = simulated(criteo, criteo_tables(), steps)
     assert criteo.false_positives == pytest.approx(50)
-    rows = sum(table.rows for table in criteo.tables if not table.always_on)
+    rows = sum(planned.table.rows for planned in criteo.tables if not planned.always_on)
     assert two_sided(survivors.sum(), steps * rows, criteo.false_positives / rows) > 1e-10
     selectable = [table for table in criteo.tables if not table.always_on]
     assert len(selectable) == 15
-    for found, table in zip(survivors.sum(axis=0), selectable, strict=True):
-        assert two_sided(found, steps * table.rows, table.false_positives / table.rows) > 1e-10
+    for found, planned in zip(survivors.sum(axis=0), selectable, strict=True):
+        rate = planned.false_positives / planned.table.rows
+        assert two_sided(found, steps * planned.table.rows, rate) > 1e-10
     # The test can fail: noise that is off by 1% is noticed.
-    wrong, _ = simulated(criteo, criteo_tables(), steps, std=1.01 * criteo.sigma1 * criteo.contribution_norm)
+    wrong, _ = simulated(
+        criteo, criteo_tables(), steps, std=1.01 * criteo.map_noise_multiplier * criteo.contribution_norm
+    )
     assert two_sided(wrong.sum(), steps * rows, criteo.false_positives / rows) < 1e-10
 
 
@@ -149,7 +157,7 @@ def test_with_data_the_gradient_stays_within_the_plan(criteo):
 
 def test_no_data_can_beat_the_bound_on_touched_rows(small):
     """Give all touches of a table to rows touched m times, for each m: the bound is met at the best m."""
-    std = small.sigma1 * small.contribution_norm
+    std = small.map_noise_multiplier * small.contribution_norm
     touches = np.arange(1, 2000)
     survive = 0.5 * np.array([math.erfc((small.threshold - m) / std / math.sqrt(2)) for m in touches])
     items, tags = small.tables[0], small.tables[1]
@@ -160,7 +168,7 @@ def test_no_data_can_beat_the_bound_on_touched_rows(small):
 
 
 def test_counts_of_survival_have_their_probabilities(small):
-    std = small.sigma1 * small.contribution_norm
+    std = small.map_noise_multiplier * small.contribution_norm
 
     weight = math.sqrt(2) / 2  # an example reads one item and three tags, and is clipped to C1
 
@@ -178,22 +186,21 @@ def test_clipped_contributions_need_more_examples():
 
 
 def test_noise_on_a_surviving_row(small):
-    assert small.row_noise_std == small.sigma2
-    assert small.tables[0].row_noise == pytest.approx(4 * small.sigma2)
+    assert small.tables[0].row_noise == pytest.approx(4 * small.gradient_noise_multiplier)
 
 
 def test_fest_pays_little_for_choosing_its_rows(criteo):
     fest = criteo.fest
     assert fest.mu == 0.05
     assert 0.0005 < fest.price < 0.002
-    assert fest.sigma == pytest.approx(criteo.sigma_eff * (1 + fest.price))
+    assert fest.noise_multiplier == pytest.approx(criteo.noise_multiplier * (1 + fest.price))
     assert fest.histogram_std == pytest.approx(math.sqrt(15) / 0.05)
     assert fest.gradient_size <= criteo.gradient_size < fest.gradient_size + 33
 
 
 @pytest.mark.parametrize("mu", [None, 0.15])
 def test_both_runs_are_calibrated_for_what_they_release(mu, monkeypatch):
-    module = importlib.import_module("sparsedp.planning.planner")
+    module = importlib.import_module("sparsedp.planning.budget")
     asked = []
 
     def spy(**arguments):
@@ -207,17 +214,17 @@ def test_both_runs_are_calibrated_for_what_they_release(mu, monkeypatch):
     choice = GaussianDpEvent(1 / (mu or 0.05))
     assert asked == [{**same, "extra_events": ()}, {**same, "extra_events": (choice,)}]
     assert made.fest.histogram_std == pytest.approx(math.sqrt(2) * choice.noise_multiplier)
-    assert (made.sigma_eff, made.dpsgd.sigma, made.fest.sigma) == (2.1, 2.1, 2.2)
+    assert (made.noise_multiplier, made.dpsgd.noise_multiplier, made.fest.noise_multiplier) == (2.1, 2.1, 2.2)
     assert made.fest.price == pytest.approx(0.1 / 2.1)
-    assert made.sigma2 == pytest.approx(2.1 * math.sqrt(1 + 1 / 25))
-    assert made.sigma1 == pytest.approx(5 * made.sigma2)
+    assert made.gradient_noise_multiplier == pytest.approx(2.1 * math.sqrt(1 + 1 / 25))
+    assert made.map_noise_multiplier == pytest.approx(5 * made.gradient_noise_multiplier)
 
 
 def test_fest_of_a_given_size():
     made = plan(**RUN, tables=TABLES, fest_rows=60_000, fest_mu=0.2)
     assert made.fest.gradient_size == 1200 + 50_000 * 16 + 10_000 * 8  # the widest rows first: an upper bound
     assert made.fest.price > 0.01
-    assert plan(**{**RUN, "examples": 100_000, "batch": 1000}, tables=TABLES).fest.mu == 0.02
+    assert plan(**{**RUN, "examples": 100_000, "expected_batch_size": 1000}, tables=TABLES).fest.mu == 0.02
     with pytest.raises(ValueError, match="fest_rows must be at most the 250000"):
         plan(**RUN, tables=TABLES, fest_rows=250_001)
 
@@ -229,12 +236,15 @@ def test_the_plan_reads_its_numbers_off_the_selection_that_trains():
     model = [TableShape(table.name or "table-3", table.rows, table.dim) for table in TABLES]
     rule = selection.rule(
         selection.partition_tables(model),
-        noise_multiplier=made.sigma_eff,
+        noise_multiplier=made.noise_multiplier,
         max_grad_norm=1.0,
-        expected_batch_size=float(made.batch),
+        expected_batch_size=float(made.expected_batch_size),
     )
     assert (made.contribution_norm, made.threshold) == (rule.contribution_norm, rule.threshold)
-    assert (made.sigma1, made.sigma2) == (rule.map_noise_multiplier, rule.gradient_noise_multiplier)
+    assert (made.map_noise_multiplier, made.gradient_noise_multiplier) == (
+        rule.map_noise_multiplier,
+        rule.gradient_noise_multiplier,
+    )
 
 
 @pytest.mark.parametrize("size", [1_199, 2_000_000])
@@ -246,10 +256,12 @@ def test_a_gradient_size_that_no_threshold_gives_is_refused(size):
 def test_the_bias_variance_comparison_is_equation_2(small):
     size, dense = small.gradient_size + 1000, small.dpsgd.gradient_size + 1000
     made = plan(**RUN, tables=TABLES, dense_parameters=1000)
-    cut, batch = made.largest_truncation, made.batch
+    cut, batch = made.largest_truncation, made.expected_batch_size
     assert 0 < cut < 1
-    left = math.sqrt((1 + cut) ** 2 + size * (made.sigma2 / batch) ** 2) + cut * math.sqrt(made.steps)
-    right = math.sqrt(1 + dense * (made.sigma_eff / batch) ** 2)
+    left = math.sqrt((1 + cut) ** 2 + size * (made.gradient_noise_multiplier / batch) ** 2) + cut * math.sqrt(
+        made.steps
+    )
+    right = math.sqrt(1 + dense * (made.noise_multiplier / batch) ** 2)
     assert left == pytest.approx(right)
 
 
@@ -264,12 +276,12 @@ def test_where_dpsgd_is_better_nothing_may_be_cut():
 
 def test_the_plan_is_plain_data(small):
     data = json.loads(json.dumps(small.to_dict(), allow_nan=False))
-    assert data["sigma1"] == small.sigma1
+    assert data["map_noise_multiplier"] == small.map_noise_multiplier
     assert data["statement"]["adjacency"] == "add-or-remove-one"
     assert data["fest"]["price"] == small.fest.price
     assert [table["name"] for table in data["tables"]] == ["items", "tags", "table-3"]
     with pytest.raises(AttributeError):
-        small.sigma1 = 0.0
+        small.map_noise_multiplier = 0.0
 
 
 NAN = float("nan")
@@ -288,8 +300,8 @@ NAN = float("nan")
         ({"examples": 0}, "examples"),
         ({"examples": NAN}, "examples"),
         ({"examples": 10.5}, "examples"),
-        ({"batch": 0}, "batch"),
-        ({"batch": 1_000_001}, "batch must be at most examples"),
+        ({"expected_batch_size": 0}, "expected_batch_size"),
+        ({"expected_batch_size": 1_000_001}, "expected_batch_size must be at most examples"),
         ({"epochs": 0}, "epochs"),
         ({"epochs": NAN}, "epochs"),
         ({"tables": []}, "tables must not be empty"),
@@ -309,7 +321,7 @@ NAN = float("nan")
         ({"fest_mu": 0}, "fest_mu"),
         ({"dense_parameters": -1}, "dense_parameters"),
         ({"examples": 1e30}, "examples must be at most"),
-        ({"batch": 1e30}, "batch must be at most"),
+        ({"expected_batch_size": 1e30}, "expected_batch_size must be at most"),
         ({"epochs": 1e300}, "epochs of 1e.300 are too many"),
         ({"delta": 1e-320, "epochs": 1e12}, "epochs of 1e.12 are too many"),
         ({"noise_ratio": 1e200}, "noise_ratio"),
@@ -330,7 +342,7 @@ def test_bad_input_is_named_before_any_work(wrong, named, monkeypatch):
     def no_work(**_):
         raise AssertionError("the accountant was asked")
 
-    monkeypatch.setattr(importlib.import_module("sparsedp.planning.planner"), "calibrate", no_work)
+    monkeypatch.setattr(importlib.import_module("sparsedp.planning.budget"), "calibrate", no_work)
     with pytest.raises(ValueError, match=named):
         plan(**{**RUN, "tables": TABLES, **wrong})
 

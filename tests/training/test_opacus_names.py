@@ -140,6 +140,13 @@ def test_what_means_something_else_is_refused() -> None:
         PrivacyEngine().make_private(**arguments, batch_first=False)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="poisson and poisson_sampling"):
         PrivacyEngine().make_private(**arguments, poisson=True, poisson_sampling=True)  # type: ignore[arg-type]
+    for mode in ("ghost", "ghost_fsdp", "no_op"):
+        with pytest.raises(ValueError, match=f"^grad_sample_mode='{mode}': leave it out.* use your own"):
+            PrivacyEngine().make_private(
+                **arguments,  # type: ignore[arg-type]
+                grad_sample_mode=mode,
+                criterion=nn.CrossEntropyLoss(),
+            )
     with pytest.raises(ValueError, match="secure_mode=True and seed"):
         PrivacyEngine(secure_mode=True, seed=3)
     with pytest.raises(ValueError, match="accountant must be 'pld'"):

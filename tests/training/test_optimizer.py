@@ -153,3 +153,32 @@ def test_pieces_that_are_kept_are_said(model: type[Model], selection: Selection,
         warnings.simplefilter("always")
         one_epoch(private)
     assert any("are kept until its last one" in str(each.message) for each in caught) is warned
+
+
+@pytest.mark.parametrize("physical_batch_size", [None, 8, 1000])
+@pytest.mark.parametrize(
+    ("selection", "scored"),
+    [
+        (sdp.ExponentialSelection(rows=5, selection_epsilon=1.0, score_cap=0.1), True),
+        (sdp.SparseVectorSelection(rows=5, selection_epsilon=1.0, score_cap=0.1, threshold=0.0), True),
+        (sdp.DPSGD(), False),
+        (sdp.AdaFEST(), False),
+        (sdp.FEST.private_top_k({}, 5), False),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_scored_rows_keep_all_pieces_and_make_private_says_so(
+    selection: Selection, scored: bool, physical_batch_size: int | None
+) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        private = make(together(torch.optim.SGD), selection, Model(), physical_batch_size=physical_batch_size)
+        said = [str(each.message) for each in caught]
+        one_epoch(private)
+    pieces = physical_batch_size == 8
+    assert len(said) == (scored and pieces)
+    assert len(caught) == len(said)  # once, and not again in training
+    if said:
+        assert said[0].startswith(f"physical_batch_size: {type(selection).__name__} scores rows")
+        assert "memory is that of the whole batch" in said[0]
+        assert caught[0].filename == __file__

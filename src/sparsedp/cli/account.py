@@ -63,6 +63,7 @@ def _statement(
     from sparsedp.accounting.pld.pairs import LARGEST_LOSS
     from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE, PrivacyStatement
     from sparsedp.accounting.users import user_statement, user_step_event
+    from sparsedp.core.defaults import default_delta
     from sparsedp.core.validation import check_count, check_delta, check_positive
 
     if noise_multiplier is None:
@@ -75,7 +76,7 @@ def _statement(
     if delta is None:
         if examples is None:
             raise ValueError("delta is missing: give --delta, or --examples for 1 / (10 examples)")
-        delta = 1 / (10 * examples)
+        delta = default_delta(examples)
     delta = check_delta(delta)
     released = f"the model after each of {taken} steps on Poisson batches"
     for_users = check_count("rows_per_user", rows_per_user) > 1

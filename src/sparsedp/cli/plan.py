@@ -56,7 +56,7 @@ def plan(
     dense_parameters: Annotated[int, typer.Option(help="Trainable coordinates outside the tables.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Plan a private run: sigma1, sigma2, threshold and gradient size, for AdaFEST, FEST and DP-SGD."""
+    """Plan a private run: noise multipliers, threshold and gradient size, for AdaFEST, FEST and DP-SGD."""
     from sparsedp.planning.planner import plan as make_plan
 
     optional = {
@@ -75,7 +75,7 @@ def plan(
     made = make_plan(
         epsilon=epsilon,
         examples=examples,  # type: ignore[arg-type]  # 4.5e7 is welcome here; the planner checks that it is whole
-        batch=batch,  # type: ignore[arg-type]
+        expected_batch_size=batch,  # type: ignore[arg-type]
         tables=_tables(table or [], tables),
         dense_parameters=dense_parameters,
         **given,
@@ -102,7 +102,7 @@ def _show(made: Plan) -> None:
     console = Console(markup=False)
     console.print(f"Plan for {made.statement}", highlight=False)
     console.print(
-        f"{made.examples:,} examples, Poisson batches of {made.batch:,} in expectation "
+        f"{made.examples:,} examples, Poisson batches of {made.expected_batch_size:,} in expectation "
         f"(sampling rate {made.sampling_rate:.4g}), {made.steps:,} steps",
         highlight=False,
     )
@@ -122,7 +122,12 @@ def _methods(made: Plan) -> Table:
     fest = made.fest
     shown = Table("", "AdaFEST", "FEST", "DP-SGD", title="Three ways to spend it", title_justify="left")
     rows = [
-        ("noise multiplier of the gradient", made.sigma2, fest.sigma, made.dpsgd.sigma),
+        (
+            "noise multiplier of the gradient",
+            made.gradient_noise_multiplier,
+            fest.noise_multiplier,
+            made.dpsgd.noise_multiplier,
+        ),
         ("gradient size", made.gradient_size, fest.gradient_size, made.dpsgd.gradient_size),
         ("reduction against DP-SGD", made.reduction, fest.reduction, 1.0),
         ("gradient it may lose, FEST eq. (2)", made.largest_truncation, fest.largest_truncation, None),
@@ -132,8 +137,8 @@ def _methods(made: Plan) -> Table:
         shown.add_row(name, *("-" if value is None else form.format(value) for value in values))
     shown.add_row(
         "what the selection costs",
-        f"sigma +{made.sigma2 / made.sigma_eff - 1:.2%}",
-        f"sigma +{fest.price:.2%}",
+        f"noise +{made.gradient_noise_multiplier / made.noise_multiplier - 1:.2%}",
+        f"noise +{fest.price:.2%}",
         "nothing",
     )
     return _right_aligned(shown)
@@ -143,11 +148,11 @@ def _adafest(made: Plan) -> Table:
     from rich.table import Table
 
     shown = Table("AdaFEST", "", title_justify="left")
-    share = made.count_half / made.batch
+    share = made.count_half / made.expected_batch_size
     for name, value in [
-        ("effective noise multiplier of a step, sigma", f"{made.sigma_eff:.4f}"),
-        ("on the contribution map, sigma1", f"{made.sigma1:.4f}"),
-        ("on the gradient, sigma2", f"{made.sigma2:.4f}"),
+        ("noise multiplier of a step, effective", f"{made.noise_multiplier:.4f}"),
+        ("noise multiplier of the contribution map (sigma1)", f"{made.map_noise_multiplier:.4f}"),
+        ("noise multiplier of the gradient (sigma2)", f"{made.gradient_noise_multiplier:.4f}"),
         ("contribution norm, C1", f"{made.contribution_norm:.4f}"),
         ("threshold, tau", f"{made.threshold:.4f}"),
         ("false-positive rows in a step, expected", f"{made.false_positives:,.4g}"),
@@ -156,7 +161,6 @@ def _adafest(made: Plan) -> Table:
         ("gradient size: touched rows that survive, at most", f"{made.touched_size_bound:,.0f}"),
         ("examples to survive with probability 1/2", f"{made.count_half:,.1f} ({share:.2%} of a batch)"),
         ("examples to survive with probability 0.95", f"{made.count_95:,.1f}"),
-        ("noise on a coordinate of a surviving row, in C2/B", f"{made.row_noise_std:.4f}"),
         (f"FEST beside it: {made.fest.rows:,} rows, mu", f"{made.fest.mu:g}"),
         ("FEST: noise on a row's count in the data set", f"{made.fest.histogram_std:,.1f}"),
     ]:
@@ -178,12 +182,12 @@ def _per_table(made: Plan) -> Table:
         "row noise, C2/B",
         title_justify="left",
     )
-    for table in made.tables:
-        noise = f"{table.row_noise:.3f}"
+    for planned in made.tables:
+        table, noise = planned.table, f"{planned.row_noise:.3f}"
         selected = (
             ("always", "on")
-            if table.always_on
-            else (f"{table.false_positives:.3g}", f"{table.touched_bound:,.1f}")
+            if planned.always_on
+            else (f"{planned.false_positives:.3g}", f"{planned.touched_bound:,.1f}")
         )
         shown.add_row(
             escape(table.name), f"{table.rows:,}", str(table.dim), str(table.values), *selected, noise

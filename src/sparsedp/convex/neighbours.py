@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE, REPLACE_ONE
+from sparsedp.core.defaults import default_delta
 from sparsedp.core.validation import check_delta
 
 
@@ -28,5 +29,5 @@ def adjacency_notes(adjacency: str) -> tuple[str, ...]:
 def check_pure_or_delta(delta: float | None, n: int) -> float:
     """Zero for pure DP, else a delta; 1 / (10 n) where none is given."""
     if delta is None:
-        return 1 / (10 * n)
+        return default_delta(n)
     return 0.0 if delta == 0 else check_delta(delta)

@@ -10,12 +10,13 @@ from typing import Protocol
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from sparsedp.accounting import analytic_gaussian_sigma
 from sparsedp.core.arrays import F64
 from sparsedp.core.validation import check_epsilon
-from sparsedp.mechanisms import gaussian, laplace
+from sparsedp.mechanisms import gaussian, gaussian_std, laplace
 from sparsedp.randomness import Stream
 
+DEFAULT_BETA = 0.05
+"""How often an error bound, or a setting made for one, may fail."""
 _CHUNK = 2**18
 
 
@@ -77,7 +78,7 @@ class GaussianNoise:
     @classmethod
     def calibrated(cls, l2_sensitivity: float, epsilon: float, delta: float) -> GaussianNoise:
         """The least noise that makes a release of this l2 sensitivity (epsilon, delta)-DP."""
-        return cls(l2_sensitivity * analytic_gaussian_sigma(epsilon, delta))
+        return cls(gaussian_std(sensitivity=l2_sensitivity, epsilon=epsilon, delta=delta))
 
     @property
     def scale(self) -> float:

@@ -6,11 +6,16 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from sparsedp.accounting import DpEvent, PrivacyStatement, analytic_gaussian_sigma
+from sparsedp.accounting import DpEvent, PrivacyStatement
 from sparsedp.core.arrays import I64
 from sparsedp.core.counts import SparseCounts
 from sparsedp.data.rules import KEY_BITS
-from sparsedp.mechanisms import threshold_for_false_positives, thresholded_counts, thresholded_counts_event
+from sparsedp.mechanisms import (
+    gaussian_std,
+    threshold_for_false_positives,
+    thresholded_counts,
+    thresholded_counts_event,
+)
 from sparsedp.randomness import NoiseSource
 
 
@@ -52,7 +57,7 @@ class PartitionSelection:
     @cached_property
     def std(self) -> float:
         """The standard deviation of the noise on a count."""
-        return math.sqrt(self.features) * float(analytic_gaussian_sigma(self.epsilon, self.delta))
+        return gaussian_std(sensitivity=math.sqrt(self.features), epsilon=self.epsilon, delta=self.delta)
 
     @property
     def threshold(self) -> float:

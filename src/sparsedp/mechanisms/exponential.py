@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -73,9 +75,11 @@ def exponential_top_k(
     return choose_largest(touched, keys, cells_of(others, scale / lattice), size, k=k, stream=stream)
 
 
-def exponential_event(*, draws: int = 1, epsilon: float) -> DpEvent:
-    """``draws`` epsilon-bounded-range draws and nothing else."""
-    return BoundedRangeGaussianDpEvent(draws=check_count("draws", draws), epsilon=check_epsilon(epsilon))
+def exponential_event(*, draws: int = 1, epsilon: float, noise_multiplier: float = math.inf) -> DpEvent:
+    """``draws`` epsilon-bounded-range draws and, with a ``noise_multiplier``, one Gaussian on the same data."""
+    return BoundedRangeGaussianDpEvent(
+        draws=check_count("draws", draws), epsilon=check_epsilon(epsilon), noise_multiplier=noise_multiplier
+    )
 
 
 def inverse_temperature(epsilon: float, sensitivity: float) -> float:

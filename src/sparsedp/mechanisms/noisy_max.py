@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sparsedp.accounting.events import DpEvent, PureDpEvent
 from sparsedp.core.arrays import I64
-from sparsedp.core.validation import check_epsilon
 from sparsedp.mechanisms.exponential import FINE_BITS, below_best, check_candidates, inverse_temperature
 from sparsedp.randomness import Stream, noise_lattice, round_laplace
 
@@ -18,7 +16,8 @@ def report_noisy_max(scores: ArrayLike, *, epsilon: float, sensitivity: float, s
     Leading axes of ``scores`` are independent runs; the answer has their shape.
 
     Guarantee: epsilon-DP, if one example moves each score by at most ``sensitivity``; where all scores move
-    the same way by at most Delta, pass ``Delta / 2``. Released: the index alone.
+    the same way by at most Delta, pass ``Delta / 2``. Event: ``PureDpEvent(epsilon)``. Released: the index
+    alone.
     Proof: the answer does not change when a constant is added to all scores, so let every move lie in
     [0, 2 sensitivity]. Fix the noise of all other candidates; candidate i wins iff its noise passes a value
     that moves by at most 2 sensitivity, and a Laplace tail of scale 2 sensitivity / eps changes by at most
@@ -30,8 +29,3 @@ def report_noisy_max(scores: ArrayLike, *, epsilon: float, sensitivity: float, s
     lattice = noise_lattice(scale, FINE_BITS)
     keys = round_laplace(below_best(array, scale), scale=scale, lattice=lattice, stream=stream)
     return np.asarray(np.argmax(keys, axis=-1))
-
-
-def report_noisy_max_event(*, epsilon: float) -> DpEvent:
-    """Any epsilon-DP mechanism."""
-    return PureDpEvent(check_epsilon(epsilon))

@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sparsedp.accounting.events import DpEvent, PureDpEvent
 from sparsedp.core.arrays import I64
-from sparsedp.core.validation import check_epsilon
 from sparsedp.mechanisms.exponential import FINE_BITS, below_best, check_candidates, inverse_temperature
 from sparsedp.randomness import Stream, noise_lattice, round_exponential
 
@@ -19,8 +17,8 @@ def permute_and_flip(scores: ArrayLike, *, epsilon: float, sensitivity: float, s
     of ``scores`` are independent runs; the answer has their shape.
 
     Guarantee: epsilon-DP, if one example moves each score by at most ``sensitivity``; where all scores move
-    the same way by at most Delta, pass ``Delta / 2``. Released: the index. Its expected regret is never
-    above that of the exponential mechanism at the same epsilon.
+    the same way by at most Delta, pass ``Delta / 2``. Event: ``PureDpEvent(epsilon)``. Released: the
+    index. Its expected regret is never above that of the exponential mechanism at the same epsilon.
     Proof: the laws are the same (Ding et al. 2021), and for the exponential one the argument of
     ``report_noisy_max`` holds word for word, also where it speaks of the lattice: an exponential tail, too,
     changes by at most e^eps over the distance 2 sensitivity. Regret: McKenna and Sheldon 2020.
@@ -29,8 +27,3 @@ def permute_and_flip(scores: ArrayLike, *, epsilon: float, sensitivity: float, s
     lattice = noise_lattice(scale, FINE_BITS)
     keys = round_exponential(below_best(array, scale), scale=scale, lattice=lattice, stream=stream)
     return np.asarray(np.argmax(keys, axis=-1))
-
-
-def permute_and_flip_event(*, epsilon: float) -> DpEvent:
-    """Any epsilon-DP mechanism."""
-    return PureDpEvent(check_epsilon(epsilon))

@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import ndtri
 
-from sparsedp.accounting.events import DpEvent, GaussianDpEvent
+from sparsedp.accounting.events import DpEvent
 from sparsedp.core.arrays import F64, I64
 from sparsedp.core.compiled import compiled
 from sparsedp.core.validation import check_finite, check_positive
+from sparsedp.mechanisms.gaussian import gaussian_event
 from sparsedp.mechanisms.histogram import check_histogram
 from sparsedp.randomness import (
     Stream,
@@ -84,4 +85,4 @@ def threshold_for_false_positives(expected: float, rows: int, std: float) -> flo
 
 def thresholded_counts_event(*, std: float, sensitivity: float) -> DpEvent:
     """One Gaussian on the count vector; ``sensitivity`` is C1."""
-    return GaussianDpEvent(check_positive("std", std) / check_positive("sensitivity", sensitivity))
+    return gaussian_event(std=std, sensitivity=sensitivity)

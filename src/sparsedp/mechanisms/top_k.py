@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from numpy.typing import ArrayLike
 
-from sparsedp.accounting.events import DpEvent, GaussianDpEvent, LaplaceDpEvent
+from sparsedp.accounting.events import DpEvent
 from sparsedp.core.arrays import I64
 from sparsedp.core.validation import check_epsilon, check_positive
-from sparsedp.mechanisms.exponential import exponential_event, exponential_top_k
+from sparsedp.mechanisms.exponential import exponential_top_k
+from sparsedp.mechanisms.gaussian import gaussian_event
 from sparsedp.mechanisms.histogram import check_choice, check_histogram
 from sparsedp.mechanisms.order_statistics import (
     SPARE,
@@ -47,7 +48,7 @@ def top_k_gaussian(
 
 def top_k_gaussian_event(*, std: float, sensitivity: float) -> DpEvent:
     """One Gaussian on the joint histogram; ``sensitivity`` is C, in l2."""
-    return GaussianDpEvent(check_positive("std", std) / check_positive("sensitivity", sensitivity))
+    return gaussian_event(std=std, sensitivity=sensitivity)
 
 
 def top_k_laplace(
@@ -63,7 +64,8 @@ def top_k_laplace(
     """The sorted ids of the ``k`` largest ``counts + Laplace(sensitivity / epsilon)`` over all ``size`` rows.
 
     Guarantee: epsilon-DP, if one example moves the joint histogram by at most ``sensitivity`` in l1 (p for
-    p features with one value each, add-or-remove-one; 2p replace-one). Released: the set of ids.
+    p features with one value each, add-or-remove-one; 2p replace-one). Event: ``laplace_event``. Released:
+    the set of ids.
     Proof: post-processing of the Laplace mechanism on the histogram.
     """
     touched, weights, size = check_histogram(ids, counts, size)
@@ -75,18 +77,14 @@ def top_k_laplace(
     return choose_largest(touched, keys, cells_of(others, scale / lattice), size, k=k, stream=stream)
 
 
-def top_k_laplace_event(*, epsilon: float) -> DpEvent:
-    """One Laplace on the joint histogram."""
-    return LaplaceDpEvent(1.0 / check_epsilon(epsilon))
-
-
 def top_k_gumbel(
     ids: ArrayLike, counts: ArrayLike, size: int, *, k: int, epsilon: float, stream: Stream
 ) -> I64:
     """The sorted ids of the ``k`` largest ``counts + Gumbel(1 / epsilon)`` over all ``size`` rows (peeling).
 
     Guarantee: add-or-remove-one, each count moves by at most 1 and all the same way: the k draws are
-    ``epsilon``-bounded-range each, together (k epsilon)-DP. Released: the set of ids.
+    ``epsilon``-bounded-range each, together (k epsilon)-DP. Event: ``exponential_event(draws=k, ...)``.
+    Released: the set of ids.
     Proof: adding Gumbel(1/eps) once and taking the k largest is drawing k rows one after another with
     weights ``e^(eps count)``, without replacement (Yellott 1977; Durfee and Rogers 2019). A common factor of
     the weights cancels, so the log-probabilities of one draw move within an interval of length eps. k eps
@@ -95,8 +93,3 @@ def top_k_gumbel(
     """
     # All counts move the same way, so the moves spread over 1, which is twice a sensitivity of 1/2.
     return exponential_top_k(ids, counts, size, k=k, epsilon=epsilon, sensitivity=0.5, stream=stream)
-
-
-def top_k_gumbel_event(*, k: int, epsilon: float) -> DpEvent:
-    """``k`` epsilon-bounded-range draws."""
-    return exponential_event(draws=k, epsilon=epsilon)

@@ -15,7 +15,7 @@ from sparsedp.core.tables import TableShape
 class DPSGDPlan:
     """DP-SGD: every coordinate of every table gets noise in every step."""
 
-    sigma: float
+    noise_multiplier: float
     gradient_size: int
 
 
@@ -28,7 +28,7 @@ class FESTPlan:
     """
 
     mu: float
-    sigma: float
+    noise_multiplier: float
     price: float
     rows: int
     gradient_size: int
@@ -75,3 +75,26 @@ def largest_truncation(noise_norm: float, dense_noise_norm: float, steps: int) -
     if excess_loss_bound(1.0, noise_norm, steps) <= dense:
         return 1.0
     return float(brentq(lambda cut: excess_loss_bound(cut, noise_norm, steps) - dense, 0.0, 1.0))
+
+
+@dataclass(frozen=True)
+class AgainstDPSGD:
+    """How a method with noise on fewer coordinates compares with DP-SGD on the same batches.
+
+    `dense_parameters` are the coordinates outside the tables, which get noise under every method.
+    """
+
+    dpsgd: DPSGDPlan
+    dense_parameters: int
+    expected_batch_size: int
+    steps: int
+
+    def largest_truncation(self, gradient_size: float, noise_multiplier: float) -> float:
+        """What a method with this noise on `gradient_size` embedding coordinates may cut off."""
+        dense = self._noise_norm(self.dpsgd.gradient_size, self.dpsgd.noise_multiplier)
+        return largest_truncation(self._noise_norm(gradient_size, noise_multiplier), dense, self.steps)
+
+    def _noise_norm(self, gradient_size: float, noise_multiplier: float) -> float:
+        """The expected norm of the noise in the mean gradient, over C2."""
+        coordinates = gradient_size + self.dense_parameters
+        return math.sqrt(coordinates) * noise_multiplier / self.expected_batch_size

@@ -3,55 +3,38 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from sparsedp.accounting.analytic_gaussian import analytic_gaussian_epsilon
-from sparsedp.accounting.calibration import calibrate
-from sparsedp.accounting.events import DpEvent, GaussianDpEvent
-from sparsedp.accounting.pld.pairs import LARGEST_SHIFT
-from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE, PrivacyStatement
+from sparsedp.accounting.statement import PrivacyStatement
+from sparsedp.core.defaults import DEFAULT_ALWAYS_ON_ROWS, DEFAULT_FALSE_POSITIVES, DEFAULT_NOISE_RATIO
 from sparsedp.core.tables import TableShape
-from sparsedp.core.validation import (
-    LARGEST_SCALE,
-    MOST_RELEASES,
-    check_count,
-    check_delta,
-    check_epsilon,
-    check_finite,
-    check_positive,
-    check_scale,
-)
-from sparsedp.planning.comparison import (
-    DPSGDPlan,
-    FESTPlan,
-    largest_truncation,
-    rows_within,
-    widest_rows,
-)
+from sparsedp.core.validation import LARGEST_SCALE, check_count, check_finite, check_scale
+from sparsedp.planning.budget import RunBudget
+from sparsedp.planning.comparison import AgainstDPSGD, DPSGDPlan, FESTPlan, rows_within, widest_rows
 from sparsedp.planning.selection_plan import ThresholdedRows
 from sparsedp.planning.tables import check_tables
 from sparsedp.rows import RowSpace
-from sparsedp.selection import AdaFEST
-from sparsedp.selection.adafest import DEFAULT_FALSE_POSITIVES, ContributionMap
+from sparsedp.selection import AdaFEST, PrivateTopK
+from sparsedp.selection.adafest import ContributionMap
 
 
-@dataclass(frozen=True)
-class TablePlan:
-    """What a step does to one table, in expectation.
+class PlannedTable(NamedTuple):
+    """A table, and what a step does to it in expectation."""
 
-    `touched_bound` bounds the touched rows that survive; `row_noise` is the norm of a row's noise over C2/B.
-    """
-
-    name: str
-    rows: int
-    dim: int
-    values: int
+    table: TableShape
     always_on: bool
     false_positives: float
     touched_bound: float
+    """At most so many touched rows survive."""
     row_noise: float
+    """The norm of a row's noise over C2/B."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The table's shape and the rest, side by side."""
+        fields = self._asdict()
+        return {**asdict(fields.pop("table")), **fields}
 
 
 @dataclass(frozen=True)
@@ -60,14 +43,14 @@ class Plan:
 
     Guarantee: `statement` holds for each of the three if it runs with true Poisson sampling at
     `sampling_rate`, for at most `steps` steps, with the noise multipliers given here. AdaFEST releases per
-    step the surviving rows (noise `sigma1 * contribution_norm` on the counts) and the gradient (noise `sigma2
-    * C2`): one Gaussian of multiplier `sigma_eff = (sigma1^-2 + sigma2^-2)^-1/2`.
+    step the surviving rows (noise `map_noise_multiplier * contribution_norm` on the counts) and the gradient
+    (noise `gradient_noise_multiplier * C2`, on each coordinate of a surviving row too): together one Gaussian of
+    `noise_multiplier = (map_noise_multiplier^-2 + gradient_noise_multiplier^-2)^-1/2`.
 
     `false_positives` are the rows that survive by chance in a step that touches no row; a touched row draws a
     bit of its own instead. `count_half` and `count_95` are the examples of a batch that must touch a row for
-    it to survive with these probabilities. `row_noise_std` is the noise on each coordinate of a surviving
-    row, over C2/B. `largest_truncation` is the fraction of the gradient that may be lost before DP-SGD is
-    better by FEST equation (2).
+    it to survive with these probabilities. `largest_truncation` is the fraction of the gradient that may be
+    lost before DP-SGD is better by FEST equation (2).
 
     Gradient sizes count embedding coordinates with noise in one step. `gradient_size` is an upper bound in
     expectation, whatever the data: always-on tables + false positives + what touched rows can add at most.
@@ -75,14 +58,14 @@ class Plan:
 
     statement: PrivacyStatement
     examples: int
-    batch: int
+    expected_batch_size: int
     epochs: float
     sampling_rate: float
     steps: int
-    sigma_eff: float
+    noise_multiplier: float
     noise_ratio: float
-    sigma1: float
-    sigma2: float
+    map_noise_multiplier: float
+    gradient_noise_multiplier: float
     contribution_norm: float
     threshold: float
     false_positive_probability: float
@@ -94,18 +77,17 @@ class Plan:
     reduction: float
     count_half: float
     count_95: float
-    row_noise_std: float
     largest_truncation: float
     dpsgd: DPSGDPlan
     fest: FESTPlan
-    tables: tuple[TablePlan, ...]
+    tables: tuple[PlannedTable, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """All fields as plain values, for JSON."""
         return {
             **asdict(self),
             "statement": self.statement.to_dict(),
-            "tables": [asdict(t) for t in self.tables],
+            "tables": [table.to_dict() for table in self.tables],
         }
 
 
@@ -114,15 +96,15 @@ def plan(
     epsilon: float,
     delta: float | None = None,
     examples: int,
-    batch: int,
+    expected_batch_size: int,
     epochs: float = 1.0,
     tables: Sequence[TableShape],
     gradient_size: float | None = None,
     false_positives: float | None = None,
     threshold: float | None = None,
-    noise_ratio: float = 5.0,
+    noise_ratio: float = DEFAULT_NOISE_RATIO,
     contribution_norm: float | None = None,
-    always_on_rows: int = 1000,
+    always_on_rows: int = DEFAULT_ALWAYS_ON_ROWS,
     fest_rows: int | None = None,
     fest_mu: float | None = None,
     dense_parameters: int = 0,
@@ -133,7 +115,7 @@ def plan(
     ----------
     epsilon, delta
         The budget; delta defaults to `1 / (10 examples)`.
-    examples, batch, epochs
+    examples, expected_batch_size, epochs
         Their number in the data set, the expected number in a Poisson batch, and how often the data is gone
         through.
     tables
@@ -152,64 +134,155 @@ def plan(
         Coordinates outside the tables; they get noise under every method and only enter the bias-variance
         comparison.
     """
-    run = _checked_run(epsilon, delta, examples, batch, epochs)
-    specs = check_tables(tables)
-    wish, value = _one_wish(gradient_size, false_positives, threshold)
+    budget = RunBudget.checked(epsilon, delta, examples, expected_batch_size, epochs)
+    shapes = check_tables(tables)
+    wish = _one_wish(gradient_size, false_positives, threshold)
     selection = AdaFEST(
         noise_ratio=check_scale("noise_ratio", noise_ratio),
         contribution_norm=contribution_norm and check_scale("contribution_norm", contribution_norm),
         always_on_rows=check_count("always_on_rows", always_on_rows, minimum=0),
     )
-    space = selection.partition_tables(specs)
+    kept = None if fest_rows is None else check_count("fest_rows", fest_rows)
+    space = _checked_space(selection, shapes, wish, kept)
+    dense_parameters = check_count("dense_parameters", dense_parameters, minimum=0)
+    mu = budget.top_k_mu(fest_mu)
+
+    noise_multiplier = budget.calibrate()
+    rule = _rule_for(wish, selection, space, noise_multiplier, budget)
+    rows = _thresholded_rows(rule, budget)
+    against = AgainstDPSGD(
+        DPSGDPlan(noise_multiplier, rows.dense_size),
+        dense_parameters,
+        budget.expected_batch_size,
+        budget.steps,
+    )
+    if kept is None:
+        kept = rows_within(space.selectable, rows.gradient_size(rule.threshold) - rows.always_on_size)
+    top_k = PrivateTopK({}, kept, mu, selection.contribution_norm, selection.always_on_rows)
+    return _adafest_plan(
+        budget, selection, rule, rows, against, _fest_plan(budget, top_k, rows, space, against), shapes
+    )
+
+
+class _Wish(NamedTuple):
+    """What decides the threshold."""
+
+    name: str
+    value: float
+
+
+def _one_wish(gradient_size: float | None, false_positives: float | None, threshold: float | None) -> _Wish:
+    """The one thing that was asked for; the default false positives if nothing was."""
+    wishes = {"gradient_size": gradient_size, "false_positives": false_positives, "threshold": threshold}
+    given = [_Wish(name, check_finite(name, value)) for name, value in wishes.items() if value is not None]
+    for wish in given:
+        if abs(wish.value) > LARGEST_SCALE:
+            raise ValueError(f"{wish.name} must be at most {LARGEST_SCALE:g}, got {wish.value:g}")
+    if len(given) > 1:
+        names = " and ".join(wish.name for wish in given)
+        raise ValueError(f"{names} exclude each other: each of them decides the threshold")
+    return given[0] if given else _Wish("false_positives", DEFAULT_FALSE_POSITIVES)
+
+
+def _checked_space(
+    selection: AdaFEST, tables: Sequence[TableShape], wish: _Wish, fest_rows: int | None
+) -> RowSpace:
+    """The rows that AdaFEST and FEST select from; refuses to ask for more than there are."""
+    space = selection.partition_tables(tables)
     if not space.selectable:
         raise ValueError(
-            f"always_on_rows of {always_on_rows} leaves no table to select rows from: AdaFEST would be DP-SGD"
+            f"always_on_rows of {selection.always_on_rows} leaves no table to select rows from: AdaFEST would be DP-SGD"
         )
-    dense_parameters = check_count("dense_parameters", dense_parameters, minimum=0)
-    mu = _fest_mu(run, fest_mu)
-    kept = None if fest_rows is None else check_count("fest_rows", fest_rows)
-
-    sigma_eff = run.calibrate()
-    rule = _step_rule(selection, space, sigma_eff, run)
-    rows = ThresholdedRows(space.selectable, space.always_on, rule.map_std, run.batch)
-    if wish == "false_positives" and not 0 < value < rows.rows:
+    rows = space.selectable_size
+    if wish.name == "false_positives" and not 0 < wish.value < rows:
         raise ValueError(
-            f"false_positives must lie between 0 and the {rows.rows} selectable rows, got {value}"
+            f"false_positives must lie between 0 and the {rows} selectable rows, got {wish.value}"
         )
-    if wish == "false_positives":
-        selection = replace(selection, false_positives=value)
+    if fest_rows is not None and fest_rows > rows:
+        raise ValueError(f"fest_rows must be at most the {rows} selectable rows, got {fest_rows}")
+    return space
+
+
+def _rule_for(
+    wish: _Wish, selection: AdaFEST, space: RowSpace, noise_multiplier: float, budget: RunBudget
+) -> ContributionMap:
+    """What a step of AdaFEST does where its threshold fulfils the wish; the gradient is clipped to C2 = 1."""
+
+    def rule_of(chosen: AdaFEST) -> ContributionMap:
+        return chosen.rule(
+            space,
+            noise_multiplier=noise_multiplier,
+            max_grad_norm=1.0,
+            expected_batch_size=float(budget.expected_batch_size),
+        )
+
+    if wish.name == "false_positives":
+        rule = rule_of(replace(selection, false_positives=wish.value))
+    elif wish.name == "threshold":
+        rule = rule_of(replace(selection, threshold=wish.value))
     else:
-        tau = value if wish == "threshold" else rows.threshold_for_gradient_size(value)
-        selection = replace(selection, threshold=tau)
-    rule = _step_rule(selection, space, sigma_eff, run)
-    tau, norm, sigma2 = rule.threshold, rule.contribution_norm, rule.gradient_noise_multiplier
-    if not math.isfinite(tau):
-        raise ValueError(f"{wish} of {value:g} puts the threshold out of reach: no row would ever be trained")
-    size = rows.gradient_size(tau)
-    if size == 0:
-        raise ValueError(f"threshold of {tau:g} is out of reach: no row would ever be trained")
-    chance = rows.false_positive_probability(tau)
+        rows = _thresholded_rows(rule_of(selection), budget)
+        rule = rule_of(replace(selection, threshold=rows.threshold_for_gradient_size(wish.value)))
+    if not math.isfinite(rule.threshold):
+        raise ValueError(
+            f"{wish.name} of {wish.value:g} puts the threshold out of reach: no row would ever be trained"
+        )
+    if _thresholded_rows(rule, budget).gradient_size(rule.threshold) == 0:
+        raise ValueError(f"threshold of {rule.threshold:g} is out of reach: no row would ever be trained")
+    return rule
+
+
+def _thresholded_rows(rule: ContributionMap, budget: RunBudget) -> ThresholdedRows:
+    return ThresholdedRows(
+        rule.space.selectable, rule.space.always_on, rule.map_std, budget.expected_batch_size
+    )
+
+
+def _fest_plan(
+    budget: RunBudget, top_k: PrivateTopK, rows: ThresholdedRows, space: RowSpace, against: AgainstDPSGD
+) -> FESTPlan:
+    """DP-FEST at the same budget: a Gaussian on the histogram of all rows, then training on its top k."""
+    noise_multiplier = budget.calibrate(*top_k.one_off_events())
+    gradient_size = rows.always_on_size + widest_rows(space.selectable, top_k.k)
+    return FESTPlan(
+        mu=top_k.mu,
+        noise_multiplier=noise_multiplier,
+        price=noise_multiplier / against.dpsgd.noise_multiplier - 1,
+        rows=top_k.k,
+        gradient_size=gradient_size,
+        reduction=rows.dense_size / gradient_size,
+        histogram_std=top_k.std(space),
+        largest_truncation=against.largest_truncation(gradient_size, noise_multiplier),
+    )
+
+
+def _adafest_plan(
+    budget: RunBudget,
+    selection: AdaFEST,
+    rule: ContributionMap,
+    rows: ThresholdedRows,
+    against: AgainstDPSGD,
+    fest: FESTPlan,
+    shapes: Sequence[TableShape],
+) -> Plan:
+    """Everything that follows from the rule of a step."""
+    tau, space = rule.threshold, rule.space
+    chance, size = rows.false_positive_probability(tau), rows.gradient_size(tau)
     false_positive_size = chance * sum(table.size for table in space.selectable)
-    dense_noise = _noise_norm(rows.dense_size + dense_parameters, sigma_eff, run)
     # v_i is binary over the rows an example touches, so it is never longer than this.
-    weight = min(1.0, norm / math.sqrt(sum(table.values for table in space.selectable)))
-
-    def cut(coordinates: float, sigma: float) -> float:
-        noise = _noise_norm(coordinates + dense_parameters, sigma, run)
-        return largest_truncation(noise, dense_noise, run.steps)
-
+    weight = min(1.0, rule.contribution_norm / math.sqrt(sum(table.values for table in space.selectable)))
     return Plan(
-        statement=run.statement(),
-        examples=run.examples,
-        batch=run.batch,
-        epochs=run.epochs,
-        sampling_rate=run.sampling_rate,
-        steps=run.steps,
-        sigma_eff=sigma_eff,
-        noise_ratio=noise_ratio,
-        sigma1=rule.map_noise_multiplier,
-        sigma2=sigma2,
-        contribution_norm=norm,
+        statement=budget.statement(),
+        examples=budget.examples,
+        expected_batch_size=budget.expected_batch_size,
+        epochs=budget.epochs,
+        sampling_rate=budget.sampling_rate,
+        steps=budget.steps,
+        noise_multiplier=against.dpsgd.noise_multiplier,
+        noise_ratio=selection.noise_ratio,
+        map_noise_multiplier=rule.map_noise_multiplier,
+        gradient_noise_multiplier=rule.gradient_noise_multiplier,
+        contribution_norm=rule.contribution_norm,
         threshold=tau,
         false_positive_probability=chance,
         false_positives=chance * rows.rows,
@@ -220,142 +293,19 @@ def plan(
         reduction=rows.dense_size / size,
         count_half=rows.count_for_survival(tau, 0.5, weight),
         count_95=rows.count_for_survival(tau, 0.95, weight),
-        row_noise_std=sigma2,
-        largest_truncation=cut(size, sigma2),
-        dpsgd=DPSGDPlan(sigma_eff, rows.dense_size),
-        fest=_fest(run, rows, mu, kept, norm, sigma_eff, size, cut),
-        tables=tuple(_table_plan(table, table in space.selectable, rows, tau, sigma2) for table in specs),
+        largest_truncation=against.largest_truncation(size, rule.gradient_noise_multiplier),
+        dpsgd=against.dpsgd,
+        fest=fest,
+        tables=tuple(_planned_table(table, rule, rows) for table in shapes),
     )
 
 
-@dataclass(frozen=True)
-class _Run:
-    """The part of a plan that does not depend on the method."""
-
-    epsilon: float
-    delta: float
-    examples: int
-    batch: int
-    epochs: float
-
-    @property
-    def sampling_rate(self) -> float:
-        return self.batch / self.examples
-
-    @property
-    def steps(self) -> int:
-        return math.ceil(self.epochs * math.ceil(self.examples / self.batch))
-
-    def calibrate(self, *extra_events: DpEvent) -> float:
-        return calibrate(
-            target_epsilon=self.epsilon,
-            target_delta=self.delta,
-            sampling_rate=self.sampling_rate,
-            steps=self.steps,
-            extra_events=extra_events,
-        )
-
-    def statement(self) -> PrivacyStatement:
-        return PrivacyStatement(
-            epsilon=self.epsilon,
-            delta=self.delta,
-            adjacency=ADD_OR_REMOVE_ONE,
-            unit="example",
-            released=f"the model after each of {self.steps} steps, and which rows each step changed",
-            notes=("planned for Poisson batches; true once a run has kept to the plan",),
-        )
-
-
-def _checked_run(epsilon: float, delta: float | None, examples: int, batch: int, epochs: float) -> _Run:
-    epsilon = check_epsilon(epsilon)
-    examples, batch = check_count("examples", examples), check_count("batch", batch)
-    if batch > examples:
-        raise ValueError(
-            f"batch must be at most examples: {batch} of {examples} would be a sampling rate above 1"
-        )
-    delta = check_delta(1 / (10 * examples) if delta is None else delta)
-    epochs = check_positive("epochs", epochs)
-    if epochs * (examples / batch) > MOST_RELEASES:
-        raise ValueError(f"epochs of {epochs:g} are too many: more than {MOST_RELEASES:g} steps")
-    return _Run(epsilon, delta, examples, batch, epochs)
-
-
-def _fest_mu(run: _Run, wanted: float | None) -> float:
-    """The Gaussian-DP parameter of FEST's choice; it must leave some of the budget for training."""
-    mu = check_scale("fest_mu", (0.05 if run.examples > 100_000 else 0.02) if wanted is None else wanted)
-    cost = analytic_gaussian_epsilon(run.delta, min(mu, LARGEST_SHIFT))
-    if wanted is not None and cost >= run.epsilon:
-        raise ValueError(
-            f"fest_mu of {mu:g} leaves nothing for training: it costs {cost:.4g} of epsilon {run.epsilon:g}"
-        )
-    return mu
-
-
-def _one_wish(
-    gradient_size: float | None, false_positives: float | None, threshold: float | None
-) -> tuple[str, float]:
-    """The one thing that was asked for, by name; 50 false positives if nothing was."""
-    wishes = {"gradient_size": gradient_size, "false_positives": false_positives, "threshold": threshold}
-    given = {name: check_finite(name, value) for name, value in wishes.items() if value is not None}
-    for name, value in given.items():
-        if abs(value) > LARGEST_SCALE:
-            raise ValueError(f"{name} must be at most {LARGEST_SCALE:g}, got {value:g}")
-    if len(given) > 1:
-        raise ValueError(f"{' and '.join(given)} exclude each other: each of them decides the threshold")
-    return next(iter(given.items()), ("false_positives", DEFAULT_FALSE_POSITIVES))
-
-
-def _step_rule(selection: AdaFEST, space: RowSpace, sigma_eff: float, run: _Run) -> ContributionMap:
-    """What a step of this selection does; the gradient is clipped to C2 = 1."""
-    return selection.rule(
-        space, noise_multiplier=sigma_eff, max_grad_norm=1.0, expected_batch_size=float(run.batch)
-    )
-
-
-def _noise_norm(coordinates: float, sigma: float, run: _Run) -> float:
-    """The expected norm of the noise in the mean gradient, over C2."""
-    return math.sqrt(coordinates) * sigma / run.batch
-
-
-def _fest(
-    run: _Run,
-    rows: ThresholdedRows,
-    mu: float,
-    kept: int | None,
-    norm: float,
-    sigma_eff: float,
-    size: float,
-    cut: Callable[[float, float], float],
-) -> FESTPlan:
-    """DP-FEST at the same budget: a Gaussian on the histogram of all rows, then training on `kept` rows."""
-    if kept is None:
-        kept = rows_within(rows.selectable, size - rows.always_on_size)
-    if kept > rows.rows:
-        raise ValueError(f"fest_rows must be at most the {rows.rows} selectable rows, got {kept}")
-    sigma = run.calibrate(GaussianDpEvent(1 / mu))
-    coordinates = rows.always_on_size + widest_rows(rows.selectable, kept)
-    return FESTPlan(
-        mu=mu,
-        sigma=sigma,
-        price=sigma / sigma_eff - 1,
-        rows=kept,
-        gradient_size=coordinates,
-        reduction=rows.dense_size / coordinates,
-        histogram_std=norm / mu,
-        largest_truncation=cut(coordinates, sigma),
-    )
-
-
-def _table_plan(
-    table: TableShape, selectable: bool, rows: ThresholdedRows, tau: float, sigma2: float
-) -> TablePlan:
-    return TablePlan(
-        name=table.name,
-        rows=table.rows,
-        dim=table.dim,
-        values=table.values,
+def _planned_table(table: TableShape, rule: ContributionMap, rows: ThresholdedRows) -> PlannedTable:
+    selectable = table in rule.space.selectable
+    return PlannedTable(
+        table=table,
         always_on=not selectable,
-        false_positives=table.rows * rows.false_positive_probability(tau) if selectable else 0.0,
-        touched_bound=rows.touched_bound(table, tau) if selectable else float(table.rows),
-        row_noise=sigma2 * math.sqrt(table.dim),
+        false_positives=rows.false_positives(table, rule.threshold) if selectable else 0.0,
+        touched_bound=rows.touched_bound(table, rule.threshold) if selectable else float(table.rows),
+        row_noise=rule.gradient_noise_multiplier * math.sqrt(table.dim),
     )

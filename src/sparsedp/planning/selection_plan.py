@@ -24,7 +24,7 @@ class ThresholdedRows:
     selectable: tuple[TableShape, ...]
     always_on: tuple[TableShape, ...]
     std: float
-    batch: int
+    expected_batch_size: int
 
     @property
     def rows(self) -> int:
@@ -45,20 +45,23 @@ class ThresholdedRows:
         """The chance `Psi(tau / std)` that a row nobody touched survives."""
         return float(ndtr(-tau / self.std))
 
+    def false_positives(self, table: TableShape, tau: float) -> float:
+        """The expected rows of an untouched table that survive."""
+        return table.rows * self.false_positive_probability(tau)
+
     def touched_bound(self, table: TableShape, tau: float) -> float:
         """An upper bound, for any data, on the expected number of touched rows of a table that survive.
 
         A row touched m times has a weight of at most m, so it survives with probability at most
-        `Psi((tau - m) / std)`. The batch has `batch * values` touches to give in expectation, and a row that
+        `Psi((tau - m) / std)`. The batch has `expected_batch_size * values` touches to give in expectation, and a row that
         takes m of them adds at most Psi((tau - m)/std) / m for each: no data does better than the best m.
         """
-        touches, best = self.batch * table.values, float(self._survival_by_touches(tau).max())
+        touches, best = self.expected_batch_size * table.values, float(self._survival_by_touches(tau).max())
         return min(table.rows, touches * best)
 
     def rows_bound(self, table: TableShape, tau: float) -> float:
         """An upper bound on the expected rows of a selectable table that get noise in a step."""
-        false_positives = table.rows * self.false_positive_probability(tau)
-        return min(table.rows, false_positives + self.touched_bound(table, tau))
+        return min(table.rows, self.false_positives(table, tau) + self.touched_bound(table, tau))
 
     def gradient_size(self, tau: float) -> float:
         """An upper bound on the expected embedding coordinates that get noise in a step."""
@@ -82,7 +85,7 @@ class ThresholdedRows:
     @functools.cached_property
     def _touches(self) -> NDArray[np.float64]:
         # An example touches a row at most once; no Poisson batch is ten deviations above its mean.
-        return np.geomspace(1, self.batch + 10 * math.sqrt(self.batch) + 10, 4096)
+        return np.geomspace(1, self.expected_batch_size + 10 * math.sqrt(self.expected_batch_size) + 10, 4096)
 
     def _survival_by_touches(self, tau: float) -> NDArray[np.float64]:
         return np.asarray(ndtr((self._touches - tau) / self.std)) / self._touches

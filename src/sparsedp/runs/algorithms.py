@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sparsedp.core.defaults import DEFAULT_FALSE_POSITIVES
+
 if TYPE_CHECKING:
     from sparsedp.runs.config import RunConfig
     from sparsedp.selection import FEST, PrivateTopK, Selection
@@ -90,7 +92,6 @@ def _fest(config: RunConfig, row_set: RowSet | None) -> Selection:
 
 def _adafest(config: RunConfig, row_set: RowSet | None) -> Selection:
     from sparsedp.selection import AdaFEST
-    from sparsedp.selection.adafest import DEFAULT_FALSE_POSITIVES
 
     return AdaFEST(
         noise_ratio=config.noise_ratio,

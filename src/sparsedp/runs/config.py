@@ -10,6 +10,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
+from sparsedp.core.defaults import DEFAULT_ALWAYS_ON_ROWS, DEFAULT_MU, DEFAULT_NOISE_RATIO, default_delta
 from sparsedp.runs.algorithms import ALGORITHMS
 
 
@@ -75,7 +76,7 @@ class RunConfig(BaseModel):
     table_optimizer: Annotated[Literal["sgd", "adagrad", "row-wise-adagrad"], MODEL] = "sgd"
     """Optimiser of the tables."""
 
-    noise_ratio: Annotated[Positive, SELECTION] = 5.0
+    noise_ratio: Annotated[Positive, SELECTION] = DEFAULT_NOISE_RATIO
     """sigma1 / sigma2: noise on the contribution map over noise on the gradient."""
     threshold: Annotated[Positive | None, SELECTION] = None
     """tau: a row whose noisy count reaches it survives the step."""
@@ -83,11 +84,11 @@ class RunConfig(BaseModel):
     """In place of tau: untouched rows that survive a step by chance, on average. Default: 50."""
     contribution_norm: Annotated[Positive | None, SELECTION] = None
     """Clipping norm of an example's contribution map (C1); default: the largest it can have."""
-    always_on_rows: Annotated[int, Field(ge=0), SELECTION] = 1000
+    always_on_rows: Annotated[int, Field(ge=0), SELECTION] = DEFAULT_ALWAYS_ON_ROWS
     """Tables of at most this many rows are trained whole."""
     rows: Annotated[Count | None, SELECTION] = None
     """How many rows to select."""
-    fest_mu: Annotated[Positive, SELECTION] = 0.05
+    fest_mu: Annotated[Positive, SELECTION] = DEFAULT_MU
     """Gaussian-DP parameter of the top-k before training."""
     selection_epsilon: Annotated[Positive, SELECTION] = 0.01
     """Epsilon of each draw, or of each round of the sparse vector."""
@@ -144,7 +145,7 @@ class RunConfig(BaseModel):
 
     def delta_for(self, examples: int) -> float:
         """The delta of a run on so many training examples."""
-        return self.delta if self.delta is not None else 1.0 / (10 * examples)
+        return self.delta if self.delta is not None else default_delta(examples)
 
     @classmethod
     def parse(cls, fields: dict[str, Any]) -> RunConfig:

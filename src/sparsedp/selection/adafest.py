@@ -12,6 +12,7 @@ import numpy as np
 from sparsedp.accounting import split_sigma
 from sparsedp.accounting.events import DpEvent
 from sparsedp.core.arrays import I64
+from sparsedp.core.defaults import DEFAULT_ALWAYS_ON_ROWS, DEFAULT_FALSE_POSITIVES, DEFAULT_NOISE_RATIO
 from sparsedp.core.tables import TableShape
 from sparsedp.mechanisms import draw_survivors, threshold_for_false_positives
 from sparsedp.randomness import Stream
@@ -24,11 +25,10 @@ from sparsedp.selection.base import (
     Selected,
     Selection,
     check_always_on,
+    default_contribution_norm,
     free,
 )
 from sparsedp.selection.fest import FEST, PrivateTopK
-
-DEFAULT_FALSE_POSITIVES = 50.0
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,11 @@ class AdaFEST(Selection):
     nothing where examples have one value a feature; tables of at most ``always_on_rows`` rows are always on.
     """
 
-    noise_ratio: float = 5.0
+    noise_ratio: float = DEFAULT_NOISE_RATIO
     threshold: float | None = None
     false_positives: float = DEFAULT_FALSE_POSITIVES
     contribution_norm: float | None = None
-    always_on_rows: int = 1000
+    always_on_rows: int = DEFAULT_ALWAYS_ON_ROWS
     within: FEST | PrivateTopK | None = None
 
     def __post_init__(self) -> None:
@@ -98,7 +98,7 @@ class AdaFEST(Selection):
         domain = None if self.within is None else self.within.numbers(space)
         rows = space.selectable_size if domain is None else domain.size
         sigma1, sigma2 = split_sigma(noise_multiplier, self.noise_ratio) if noise_multiplier else (0.0, 0.0)
-        contribution_norm = self.contribution_norm or math.sqrt(max(len(space.selectable), 1))
+        contribution_norm = self.contribution_norm or default_contribution_norm(space)
         threshold = self.threshold
         if threshold is None:
             threshold = threshold_for_false_positives(self.false_positives, rows, sigma1 * contribution_norm)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -11,11 +12,11 @@ import numpy as np
 import torch
 
 from sparsedp.accounting.event_json import event_from_json, event_key, event_to_json
-from sparsedp.accounting.events import DpEvent, GaussianDpEvent
+from sparsedp.accounting.events import DpEvent
 from sparsedp.core.arrays import I64
 from sparsedp.core.counts import SparseCounts
 from sparsedp.core.tables import TableShape
-from sparsedp.mechanisms import batch_clip_sensitivity
+from sparsedp.mechanisms import batch_clip_sensitivity, gaussian_event
 from sparsedp.randomness import Stream
 from sparsedp.rows import RowSpace
 
@@ -151,7 +152,7 @@ class Selection(ABC):
 
     def step_event(self, noise_multiplier: float) -> DpEvent:
         """What one step spends on the examples in its batch (the engine adds the sampling)."""
-        return GaussianDpEvent(noise_multiplier)
+        return gaussian_event(std=noise_multiplier, sensitivity=1.0)
 
     @abstractmethod
     def partition_tables(self, tables: Sequence[TableShape]) -> RowSpace:
@@ -162,6 +163,11 @@ class Selection(ABC):
         self, space: RowSpace, *, noise_multiplier: float, max_grad_norm: float, expected_batch_size: float
     ) -> Rule:
         """The rule of a step at this effective noise multiplier."""
+
+
+def default_contribution_norm(space: RowSpace) -> float:
+    """The norm of an example's contributions with one value in each table chosen in: nothing of it is clipped."""
+    return math.sqrt(max(len(space.selectable), 1))
 
 
 def check_always_on(always_on_rows: int) -> None:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparsedp.accounting.events import BoundedRangeGaussianDpEvent, DpEvent
+from sparsedp.accounting.events import DpEvent
+from sparsedp.core.defaults import DEFAULT_ALWAYS_ON_ROWS
 from sparsedp.core.tables import TableShape
-from sparsedp.mechanisms import exponential_top_k
+from sparsedp.mechanisms import exponential_event, exponential_top_k
 from sparsedp.randomness import Stream
 from sparsedp.rows import RowSpace, partition_tables
 from sparsedp.selection.base import Batch, Rule, Selected, Selection, check_always_on
@@ -33,7 +34,7 @@ class ExponentialSelection(Selection):
     selection_epsilon: float
     score_cap: float
     batch_clip: float | None = None
-    always_on_rows: int = 1000
+    always_on_rows: int = DEFAULT_ALWAYS_ON_ROWS
 
     def __post_init__(self) -> None:
         check_always_on(self.always_on_rows)
@@ -41,7 +42,7 @@ class ExponentialSelection(Selection):
 
     def step_event(self, noise_multiplier: float) -> DpEvent:
         """Draws and gradient together."""
-        return BoundedRangeGaussianDpEvent(
+        return exponential_event(
             draws=self.rows, epsilon=self.selection_epsilon, noise_multiplier=noise_multiplier
         )
 

@@ -9,11 +9,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sparsedp.accounting.events import DpEvent, GaussianDpEvent
+from sparsedp.accounting.events import DpEvent
 from sparsedp.core.arrays import I64
 from sparsedp.core.counts import SparseCounts
+from sparsedp.core.defaults import DEFAULT_ALWAYS_ON_ROWS, DEFAULT_MU
 from sparsedp.core.tables import TableShape
-from sparsedp.mechanisms import top_k_gaussian
+from sparsedp.mechanisms import top_k_gaussian, top_k_gaussian_event
 from sparsedp.randomness import Stream
 from sparsedp.rows import RowSpace, partition_tables
 from sparsedp.selection.base import (
@@ -24,6 +25,7 @@ from sparsedp.selection.base import (
     Selected,
     Selection,
     check_always_on,
+    default_contribution_norm,
     free,
 )
 
@@ -45,7 +47,7 @@ class FEST(Selection):
     """
 
     rows: Mapping[str, ArrayLike]
-    always_on_rows: int = 1000
+    always_on_rows: int = DEFAULT_ALWAYS_ON_ROWS
     event: DpEvent | None = None
     _sorted: dict[str, I64] = field(init=False, repr=False, compare=False)
 
@@ -58,7 +60,9 @@ class FEST(Selection):
         return {**super().parameters(), "rows": self._sorted}
 
     @classmethod
-    def from_public_counts(cls, counts: TableCounts, k: int, *, always_on_rows: int = 1000) -> FEST:
+    def from_public_counts(
+        cls, counts: TableCounts, k: int, *, always_on_rows: int = DEFAULT_ALWAYS_ON_ROWS
+    ) -> FEST:
         """The ``k`` most frequent rows over all tables by counts that are public: free of privacy cost."""
         _check_k(k)
         sparse = {name: _checked_counts(name, given) for name, given in counts.items()}
@@ -73,10 +77,10 @@ class FEST(Selection):
         cls,
         loader_or_counts: Any,
         k: int,
-        mu: float = 0.05,
+        mu: float = DEFAULT_MU,
         *,
         contribution_norm: float | None = None,
-        always_on_rows: int = 1000,
+        always_on_rows: int = DEFAULT_ALWAYS_ON_ROWS,
     ) -> PrivateTopK:
         """The ``k`` most frequent rows over all tables of the private data, at the price of one Gaussian."""
         return PrivateTopK(loader_or_counts, k, mu, contribution_norm, always_on_rows)
@@ -142,9 +146,9 @@ class PrivateTopK(Selection):
 
     source: Any
     k: int
-    mu: float = 0.05
+    mu: float = DEFAULT_MU
     contribution_norm: float | None = None
-    always_on_rows: int = 1000
+    always_on_rows: int = DEFAULT_ALWAYS_ON_ROWS
 
     def __post_init__(self) -> None:
         check_always_on(self.always_on_rows)
@@ -166,7 +170,15 @@ class PrivateTopK(Selection):
 
     def one_off_events(self) -> tuple[DpEvent, ...]:
         """One Gaussian on the histogram."""
-        return (GaussianDpEvent(1.0 / self.mu),)
+        return (top_k_gaussian_event(std=1.0 / self.mu, sensitivity=1.0),)  # in units of C
+
+    def sensitivity(self, space: RowSpace) -> float:
+        """C: how far one example moves the joint histogram, in l2."""
+        return self.contribution_norm or default_contribution_norm(space)
+
+    def std(self, space: RowSpace) -> float:
+        """The standard deviation of the noise on a row's count."""
+        return self.sensitivity(space) / self.mu
 
     def partition_tables(self, tables: Sequence[TableShape]) -> RowSpace:
         """Large tables are chosen in."""
@@ -181,8 +193,9 @@ class PrivateTopK(Selection):
     ) -> FEST:
         """Count, noise, take the top k."""
         space = self.partition_tables(tables)
-        norm = self.contribution_norm or float(np.sqrt(max(len(space.selectable), 1)))
-        given = self.source if isinstance(self.source, Mapping) else count_rows(self.source, norm)
+        given = self.source
+        if not isinstance(given, Mapping):
+            given = count_rows(given, self.sensitivity(space))
         counts = [_checked_counts(t.name, given.get(t.name, ([], [])), t.rows) for t in space.selectable]
         if not space.selectable:
             return FEST({}, self.always_on_rows, event=self.one_off_events()[0])
@@ -194,7 +207,7 @@ class PrivateTopK(Selection):
             np.concatenate([c.values for c in counts]),
             space.selectable_size,
             k=min(self.k, space.selectable_size),
-            std=norm / self.mu,
+            std=self.std(space),
             stream=stream,
         )
         rows = dict(zip((table.name for table in space.selectable), space.split(chosen), strict=True))

@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from sparsedp.core.arrays import I64
+from sparsedp.core.defaults import DEFAULT_ALWAYS_ON_ROWS
 from sparsedp.core.tables import TableShape
 from sparsedp.mechanisms.histogram import distinct_integers
 from sparsedp.randomness import Stream
@@ -31,7 +32,7 @@ class RandomSelection(Selection):
     rows: int | None = None
     coordinates: int | None = None
     batch_clip: float | None = None
-    always_on_rows: int = 1000
+    always_on_rows: int = DEFAULT_ALWAYS_ON_ROWS
 
     def __post_init__(self) -> None:
         check_always_on(self.always_on_rows)

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparsedp.accounting.events import ComposedDpEvent, DpEvent, GaussianDpEvent, SparseVectorDpEvent
+from sparsedp.accounting.events import ComposedDpEvent, DpEvent
+from sparsedp.core.defaults import DEFAULT_ALWAYS_ON_ROWS
 from sparsedp.core.tables import TableShape
-from sparsedp.mechanisms import sparse_vector
+from sparsedp.mechanisms import sparse_vector, sparse_vector_event
 from sparsedp.randomness import Stream
 from sparsedp.rows import RowSpace, partition_tables
 from sparsedp.selection.base import Batch, Rule, Selected, Selection, check_always_on
@@ -35,7 +36,7 @@ class SparseVectorSelection(Selection):
     score_cap: float
     threshold: float
     batch_clip: float | None = None
-    always_on_rows: int = 1000
+    always_on_rows: int = DEFAULT_ALWAYS_ON_ROWS
 
     def __post_init__(self) -> None:
         check_always_on(self.always_on_rows)
@@ -51,8 +52,10 @@ class SparseVectorSelection(Selection):
     def step_event(self, noise_multiplier: float) -> DpEvent:
         """Search and gradient on the same batch."""
         threshold_scale, query_scale = self._scales
-        search = SparseVectorDpEvent(self.rows, threshold_scale, query_scale)
-        return ComposedDpEvent([search, GaussianDpEvent(noise_multiplier)])
+        search = sparse_vector_event(
+            positives=self.rows, sensitivity=1.0, threshold_scale=threshold_scale, query_scale=query_scale
+        )
+        return ComposedDpEvent([search, super().step_event(noise_multiplier)])
 
     def partition_tables(self, tables: Sequence[TableShape]) -> RowSpace:
         """Small tables are always on."""

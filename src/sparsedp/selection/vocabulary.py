@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparsedp.accounting.events import DpEvent, GaussianDpEvent
+from sparsedp.accounting.events import DpEvent
 from sparsedp.core.arrays import F64, I64
 from sparsedp.core.counts import SparseCounts, contains
+from sparsedp.core.defaults import DEFAULT_ALWAYS_ON_ROWS, DEFAULT_MU
 from sparsedp.core.tables import TableShape
-from sparsedp.mechanisms import threshold_for_false_positives
+from sparsedp.mechanisms import gaussian_event, threshold_for_false_positives
 from sparsedp.randomness import (
     Stream,
     bernoulli_positions,
@@ -22,6 +23,7 @@ from sparsedp.randomness import (
     rounded_gaussian_tail,
 )
 from sparsedp.rows import RowSpace, partition_tables
+from sparsedp.selection.base import default_contribution_norm
 from sparsedp.selection.fest import FEST
 
 
@@ -39,8 +41,8 @@ class StreamingVocabulary:
 
     tables: Sequence[TableShape]
     k: int
-    mu: float = 0.05
-    always_on_rows: int = 1000
+    mu: float = DEFAULT_MU
+    always_on_rows: int = DEFAULT_ALWAYS_ON_ROWS
 
     def __post_init__(self) -> None:
         self.sums = SparseCounts.zeros(self.space.selectable_size)
@@ -54,12 +56,12 @@ class StreamingVocabulary:
     @property
     def event(self) -> DpEvent:
         """What observing a period costs the examples of that period."""
-        return GaussianDpEvent(1.0 / self.mu)
+        return gaussian_event(std=1.0 / self.mu, sensitivity=1.0)  # in units of C
 
     def observe(self, counts: Mapping[str, SparseCounts], stream: Stream) -> None:
         """Add a period's counts, with noise."""
         space = self.space
-        std = float(np.sqrt(len(space.selectable))) / self.mu
+        std = default_contribution_norm(space) / self.mu
         total = SparseCounts(
             np.concatenate([space.number(t.name, counts[t.name].ids) for t in space.selectable]),
             np.concatenate([counts[t.name].values for t in space.selectable]),

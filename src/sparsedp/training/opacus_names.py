@@ -26,11 +26,20 @@ def accept_opacus_names(make: _Make) -> _Make:
                 "batch_first=False: examples must lie along dimension 0 of a module's inputs and outputs; "
                 "transpose sequences inside the module"
             )
-        # Clipping here never makes per-example gradients: there is one mode, which stands for all of them.
-        arguments.pop("grad_sample_mode", None)
+        _check_mode(arguments.pop("grad_sample_mode", "hooks"))
         return make(self, **arguments)
 
     return cast(_Make, accepting)
+
+
+def _check_mode(mode: str) -> None:
+    """Modes of Opacus that differ in how gradients are computed, not in what a script does, stand for the one here."""
+    if mode not in ("hooks", "functorch", "ew"):
+        raise ValueError(
+            f"grad_sample_mode={mode!r}: leave it out. Clipping here is by norms that need no per-example gradients, so "
+            "make_private returns (module, optimizer, data_loader) without a wrapped criterion: use your own, and "
+            "loss.backward()"
+        )
 
 
 def secure_by(secure: bool, secure_mode: bool | None, seed: int | None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -52,6 +53,7 @@ class TrainingSession:
         self._cap = step_config.cap()
         self._earlier = list(earlier)
         self._rule: Rule | None = None
+        self._step_event = step_config.event(selection)
         self._spent_once: tuple[DpEvent, ...] = ()
         self._step_charger: Any = None
         self._ended = False
@@ -77,6 +79,7 @@ class TrainingSession:
             raise ValueError(
                 "physical_batch_size: needs poisson=True; with poisson=False a batch is one piece"
             )
+        self._warn_of_kept_pieces(physical_batch_size)
         self.data_loader = self.loader or FixedLoader(data_loader, owner, self._start)
         """What is handed to the user."""
         self.optimizer = PrivateOptimizer(
@@ -115,14 +118,32 @@ class TrainingSession:
         """Use a selection whose one-off choices are made (fresh, or from a checkpoint)."""
         self.selection = selection
         self._spent_once = selection.one_off_events()
-        self._rule = selection.rule(
+        self._rule = self._rule_of(selection)
+        self._step_event = self.step_config.event(selection)
+        dense = sum(parameter.numel() for parameter in self.capture.dense.values())
+        step_lattice(self._rule, self._rule.space.coordinates + dense)
+
+    def _rule_of(self, selection: Selection) -> Rule:
+        return selection.rule(
             selection.partition_tables(self.shapes),
             noise_multiplier=self.step_config.noise_multiplier,
             max_grad_norm=self.step_config.max_grad_norm,
             expected_batch_size=self.step_config.expected_batch_size,
         )
-        dense = sum(parameter.numel() for parameter in self.capture.dense.values())
-        step_lattice(self._rule, self._rule.space.coordinates + dense)
+
+    def _warn_of_kept_pieces(self, physical_batch_size: int | None) -> None:
+        """Say at once that pieces save no memory where a rule looks at gradients of the whole batch."""
+        if physical_batch_size is None or physical_batch_size >= self.step_config.expected_batch_size:
+            return
+        if self.stated.one_off_events():  # its rule is made after a choice of its own, which looks at ids
+            return
+        if self._rule_of(self.stated).looks_at == "gradients":
+            warnings.warn(
+                f"physical_batch_size: {type(self.stated).__name__} scores rows by the gradient of a whole batch, so "
+                "the layer inputs and output gradients of all pieces are kept until the last one: memory is that of "
+                "the whole batch",
+                stacklevel=6,
+            )
 
     @property
     def is_selection_final(self) -> bool:
@@ -174,16 +195,15 @@ class TrainingSession:
 
     def charge(self) -> None:
         """Pay for the next step before its noise is drawn, or refuse it."""
-        event = self.step_config.event(self.selection)
         if self._ledger is not None:
             if self._step_charger is None:
-                self._step_charger = self._ledger.step_reserver(event, cap=self._cap)
+                self._step_charger = self._ledger.step_reserver(self._step_event, cap=self._cap)
             self._step_charger()
         elif self._cap is not None:
-            self._cap.require([*self._earlier, *self.spent()], event)
+            self._cap.require([*self._earlier, *self.spent()], self._step_event)
 
     def spent(self) -> list[tuple[DpEvent, int]]:
         """This run's own account."""
         once = [(event, 1) for event in self._spent_once]
         taken = self.optimizer.steps_taken
-        return [*once, (self.step_config.event(self.selection), taken)] if taken else once
+        return [*once, (self._step_event, taken)] if taken else once

@@ -15,6 +15,7 @@ from sparsedp.convex.erm.risk import LinearRisk
 from sparsedp.convex.neighbours import changed_terms
 from sparsedp.convex.noise import GaussianNoise
 from sparsedp.core.arrays import F64
+from sparsedp.core.defaults import default_delta
 from sparsedp.core.validation import check_count, check_delta, check_epsilon, check_positive
 from sparsedp.randomness import NoiseSource
 
@@ -44,7 +45,7 @@ def noisy_descent(
     momentum is decided by public numbers alone (``_choose_pace``).
     """
     epsilon = check_epsilon(epsilon)
-    delta = 1 / (10 * risk.n) if delta is None else check_delta(delta)
+    delta = default_delta(risk.n) if delta is None else check_delta(delta)
     risk.verify(pure=False)
     source = NoiseSource() if source is None else source
     bound = risk.loss.bounds.slope_l2

@@ -11,7 +11,7 @@ from sparsedp.convex.erm.regularization import Goal, check_lambda, theorem_lambd
 from sparsedp.convex.erm.risk import EmpiricalRisk
 from sparsedp.convex.erm.solver import Minimiser, Objective, check_solvable, minimise
 from sparsedp.convex.neighbours import changed_terms, check_adjacency, check_pure_or_delta
-from sparsedp.convex.noise import GaussianNoise, LaplaceNoise, Noise
+from sparsedp.convex.noise import DEFAULT_BETA, GaussianNoise, LaplaceNoise, Noise
 from sparsedp.core.validation import check_delta, check_epsilon, check_positive
 from sparsedp.mechanisms import project_linf
 from sparsedp.randomness import NoiseSource
@@ -30,7 +30,7 @@ def output_perturbation(
     diameter: float | None = None,
     goal: Goal = "empirical",
     adjacency: str = REPLACE_ONE,
-    beta: float = 0.05,
+    beta: float = DEFAULT_BETA,
     source: NoiseSource | None = None,
 ) -> PrivateMinimiser:
     """The minimiser of F_S(x) + lam/2 |x|^2 over ``domain``, with noise, at the l_inf-nearest domain point.

@@ -6,6 +6,7 @@ import math
 from typing import Literal
 
 from sparsedp.convex.erm.risk import Regularity
+from sparsedp.convex.noise import DEFAULT_BETA
 from sparsedp.core.validation import check_positive
 
 Goal = Literal["empirical", "population"]
@@ -34,7 +35,7 @@ def theorem_lambda(
     delta: float,
     diameter: float,
     goal: Goal = "empirical",
-    beta: float = 0.05,
+    beta: float = DEFAULT_BETA,
 ) -> float:
     """The regularisation of Theorems 5.1 (empirical risk) and 5.6 (population risk).
 

@@ -12,6 +12,7 @@ from scipy.optimize import brentq
 
 from sparsedp.accounting import PrivacyStatement
 from sparsedp.accounting.statement import REPLACE_ONE
+from sparsedp.convex.noise import DEFAULT_BETA
 from sparsedp.core.arrays import F64
 from sparsedp.core.validation import check_count, check_delta, check_epsilon, check_positive
 from sparsedp.mechanisms import exponential
@@ -66,7 +67,7 @@ class SparseExponentialMechanism:
     lipschitz: float
     sparsity: int
     loss_range: float | None = None
-    beta: float = 0.05
+    beta: float = DEFAULT_BETA
     tau: float | None = None
     most_points: int = 1_000_000
 

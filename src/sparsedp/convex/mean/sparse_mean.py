@@ -31,7 +31,7 @@ from sparsedp.convex.mean.recovery import (
     recovery_radius,
 )
 from sparsedp.convex.neighbours import check_pure_or_delta
-from sparsedp.convex.noise import Noise
+from sparsedp.convex.noise import DEFAULT_BETA, Noise
 from sparsedp.core.arrays import F64
 from sparsedp.core.extras import require
 from sparsedp.core.validation import check_count, check_delta, check_epsilon
@@ -107,7 +107,7 @@ def private_sparse_mean(
     l2_bound: float,
     sparsity: int,
     method: Method = "auto",
-    beta: float = 0.05,
+    beta: float = DEFAULT_BETA,
     source: NoiseSource | None = None,
 ) -> SparseMean:
     """The mean of the rows of ``Z``, (epsilon, delta)-DP under replace-one adjacency.

@@ -18,7 +18,6 @@ from sparsedp.accounting import (
     ComposedDpEvent,
     DpEvent,
     Events,
-    GaussianDpEvent,
     PoissonSampledDpEvent,
     RepeatAndSelectDpEvent,
     SelfComposedDpEvent,
@@ -30,6 +29,7 @@ from sparsedp.accounting.renyi import renyi_epsilon
 from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from sparsedp.core.arrays import F64, I64
 from sparsedp.core.validation import check_count, check_delta, check_epsilon, check_positive
+from sparsedp.mechanisms import gaussian_event
 from sparsedp.randomness import Stream
 
 _SEARCH_PRECISION = 0.01
@@ -132,13 +132,18 @@ def step_events(levels: I64, *, size: int, noise: float) -> Events:
     counts = np.bincount(levels, minlength=1)
     events = [
         (
-            PoissonSampledDpEvent(2.0 ** (level + 1) / size, GaussianDpEvent(noise / math.sqrt(2.0))),
+            PoissonSampledDpEvent(
+                2.0 ** (level + 1) / size, gaussian_event(std=noise, sensitivity=math.sqrt(2.0))
+            ),
             int(count),
         )
         for level, count in enumerate(counts)
         if count
     ]
-    return [*events, (PoissonSampledDpEvent(1.0 / size, GaussianDpEvent(noise)), int(levels.size))]
+    return [
+        *events,
+        (PoissonSampledDpEvent(1.0 / size, gaussian_event(std=noise, sensitivity=1.0)), int(levels.size)),
+    ]
 
 
 def default_noise(epsilon: float, delta: float) -> float:
@@ -191,7 +196,7 @@ def repetition_schedule(
     run costs less than that. `rho` is about what the steps of one run may spend in zCDP; it sets their noise.
     """
     epsilon, delta = check_epsilon(epsilon), check_delta(delta)
-    score = GaussianDpEvent(check_positive("score_multiplier", score_multiplier))
+    score = gaussian_event(std=check_positive("score_multiplier", score_multiplier), sensitivity=1.0)
     rho = check_positive("rho", rho)
 
     def cost(events: Events) -> float:

@@ -1,0 +1,90 @@
+"""The part of a plan that is the same for every method: data, batches, steps and the privacy budget."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from sparsedp.accounting.analytic_gaussian import analytic_gaussian_epsilon
+from sparsedp.accounting.calibration import calibrate
+from sparsedp.accounting.events import DpEvent
+from sparsedp.accounting.pld.pairs import LARGEST_SHIFT
+from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE, PrivacyStatement
+from sparsedp.core.defaults import default_delta, default_mu
+from sparsedp.core.validation import (
+    MOST_RELEASES,
+    check_count,
+    check_delta,
+    check_epsilon,
+    check_positive,
+    check_scale,
+)
+
+
+@dataclass(frozen=True)
+class RunBudget:
+    """A privacy budget, and the steps on Poisson batches that it is for."""
+
+    epsilon: float
+    delta: float
+    examples: int
+    expected_batch_size: int
+    epochs: float
+
+    @classmethod
+    def checked(
+        cls, epsilon: float, delta: float | None, examples: int, expected_batch_size: int, epochs: float
+    ) -> RunBudget:
+        """Refuse what is no budget or no run, by name."""
+        epsilon, examples = check_epsilon(epsilon), check_count("examples", examples)
+        batch = check_count("expected_batch_size", expected_batch_size)
+        if batch > examples:
+            raise ValueError(
+                f"expected_batch_size must be at most examples: {batch} of {examples} would be a sampling rate above 1"
+            )
+        delta = check_delta(default_delta(examples) if delta is None else delta)
+        epochs = check_positive("epochs", epochs)
+        if epochs * (examples / batch) > MOST_RELEASES:
+            raise ValueError(f"epochs of {epochs:g} are too many: more than {MOST_RELEASES:g} steps")
+        return cls(epsilon, delta, examples, batch, epochs)
+
+    @property
+    def sampling_rate(self) -> float:
+        """The probability that an example is in a batch."""
+        return self.expected_batch_size / self.examples
+
+    @property
+    def steps(self) -> int:
+        """The last batch of an epoch counts as well."""
+        return math.ceil(self.epochs * math.ceil(self.examples / self.expected_batch_size))
+
+    def calibrate(self, *one_off_events: DpEvent) -> float:
+        """The noise multiplier at which all steps, and these events once, cost the budget."""
+        return calibrate(
+            target_epsilon=self.epsilon,
+            target_delta=self.delta,
+            sampling_rate=self.sampling_rate,
+            steps=self.steps,
+            extra_events=one_off_events,
+        )
+
+    def top_k_mu(self, wanted: float | None) -> float:
+        """The Gaussian-DP parameter of a private top-k; one that leaves nothing for training is refused."""
+        mu = check_scale("fest_mu", default_mu(self.examples) if wanted is None else wanted)
+        cost = analytic_gaussian_epsilon(self.delta, min(mu, LARGEST_SHIFT))
+        if wanted is not None and cost >= self.epsilon:
+            raise ValueError(
+                f"fest_mu of {mu:g} leaves nothing for training: it costs {cost:.4g} of epsilon {self.epsilon:g}"
+            )
+        return mu
+
+    def statement(self) -> PrivacyStatement:
+        """What a run that keeps to the plan guarantees."""
+        return PrivacyStatement(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            adjacency=ADD_OR_REMOVE_ONE,
+            unit="example",
+            released=f"the model after each of {self.steps} steps, and which rows each step changed",
+            notes=("planned for Poisson batches; true once a run has kept to the plan",),
+        )
