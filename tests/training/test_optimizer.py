@@ -152,4 +152,4 @@ def test_pieces_that_are_kept_are_said(model: type[Model], selection: Selection,
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         one_epoch(private)
-    assert any("are kept until its last one" in str(each.message) for each in caught) is warned
+    assert any("are stored until its last one" in str(each.message) for each in caught) is warned
