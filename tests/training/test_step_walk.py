@@ -23,8 +23,8 @@ PACKAGE = Path(sdp.__file__).parent
 
 FROM_OUTSIDE = {
     ("training/optimizer.py", "PrivateOptimizer.zero_grad"),
-    ("clipping/anchor.py", "_Anchor.backward"),
-    ("clipping/anchor.py", "_Grounded.backward"),
+    ("clipping/anchor.py", "_LeafOutput.backward"),
+    ("clipping/anchor.py", "_WithSentinel.backward"),
 }
 """Calls that the user or torch makes beside the path, as the page says."""
 

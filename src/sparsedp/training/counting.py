@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from sparsedp.clipping import Capture, Captured
-from sparsedp.clipping.hooks import StandIn
+from sparsedp.clipping.hooks import ForwardWrapper
 from sparsedp.core.counts import SparseCounts
 from sparsedp.rows import RowSpace, SortedLookups
 from sparsedp.training.loader import FixedLoader, PoissonLoader, each_once, examples_in
@@ -47,8 +47,8 @@ def count_rows(
 def inputs_of(module: nn.Module, batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The inputs of a batch for the model's forward, by position or, from a mapping, by name; labels are left out."""
     forward = module.forward
-    while isinstance(forward, StandIn):
-        forward = forward.own
+    while isinstance(forward, ForwardWrapper):
+        forward = forward.original_forward
     parameters = inspect.signature(forward).parameters.values()
     if isinstance(batch, Mapping):
         takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
