@@ -84,9 +84,9 @@ def test_a_step_is_on_disk_before_the_call_returns_and_unused_ones_are_given_bac
             step()
             assert counts(path)[STEP] == -(-taken // 8) * 8
             assert ledger.events() == [(STEP, taken)]  # the writer itself knows what it has not taken
-        assert Ledger.read(path).unsettled == 24
+        assert Ledger.read(path).reserved_steps == 24
     assert counts(path) == {STEP: 20}
-    assert Ledger.read(path).unsettled == 0
+    assert Ledger.read(path).reserved_steps == 0
     with pytest.raises(ValueError, match="closed"):
         step()
 
@@ -102,7 +102,7 @@ def test_without_close_the_reserved_steps_stay_counted(tmp_path):
         step = ledger.step_reserver(STEP, reserve=8)
         step()
     assert counts(path) == {STEP: 17}
-    assert Ledger.read(path).unsettled == 16
+    assert Ledger.read(path).reserved_steps == 16
 
 
 def test_an_error_in_training_still_closes_exactly(tmp_path):

@@ -81,13 +81,13 @@ class GaussianMixture(Pair):
         result[inside] = self._roots(losses[inside], grid, values)
         return result
 
-    def _roots(self, wanted: F64, grid: F64, values: F64) -> F64:
+    def _roots(self, requested: F64, grid: F64, values: F64) -> F64:
         """Newton steps from the interpolated x, each within what is known of the root, until rounding decides."""
-        cell = np.searchsorted(values, wanted)
-        low, high, x = grid[cell - 1], grid[cell], np.interp(wanted, values, grid)
-        left = np.arange(len(wanted))
+        cell = np.searchsorted(values, requested)
+        low, high, x = grid[cell - 1], grid[cell], np.interp(requested, values, grid)
+        left = np.arange(len(requested))
         for _ in range(_MOST_NEWTON_STEPS):
-            here, target = x[left], wanted[left]
+            here, target = x[left], requested[left]
             loss, slope = self._loss_and_slope(here)
             off = loss - target
             low[left] = np.where(off <= 0, here, low[left])
@@ -150,9 +150,9 @@ def gaussian_mixture(std: float, shifts: Sequence[float], probabilities: Sequenc
     distinct, which = np.unique(scaled, return_inverse=True)
     weights = np.bincount(which, chances[chances > 0]).astype(np.float64)
     within = distinct <= LARGEST_SHIFT
-    distinct, kept = rounded_up(distinct[within], weights[within], MOST_SHIFTS)
+    distinct, merged_weights = rounded_up(distinct[within], weights[within], MOST_SHIFTS)
     infinity = float(weights[~within].sum())
-    return GaussianMixture(tuple(distinct.tolist()), tuple(kept.tolist()), infinity)
+    return GaussianMixture(tuple(distinct.tolist()), tuple(merged_weights.tolist()), infinity)
 
 
 @dataclass(frozen=True)

@@ -157,11 +157,11 @@ def _part(pair: Pair, count: int, tail: float, reverse: bool) -> Part:
     losses[both] = np.log(p[both]) - np.log(q[both])
     if reverse:
         p, losses, both = q[::-1], -losses[::-1], both[::-1]
-    kept = p > _TINY
-    kept[[0, -1]] = both[[0, -1]]
-    if not kept.any():
+    nonzero = p > _TINY
+    nonzero[[0, -1]] = both[[0, -1]]
+    if not nonzero.any():
         raise Unresolved
-    return Part(losses[kept], np.log(p[kept]), count)
+    return Part(losses[nonzero], np.log(p[nonzero]), count)
 
 
 def _minimum(objective: Callable[[float], float]) -> tuple[float, float]:
@@ -169,7 +169,7 @@ def _minimum(objective: Callable[[float], float]) -> tuple[float, float]:
     values = [objective(log_tilt) for log_tilt in _LOG_TILTS]
     best = int(np.argmin(values))
     low, high = _LOG_TILTS[max(best - 1, 0)], _LOG_TILTS[min(best + 1, len(values) - 1)]
-    found = minimize_scalar(objective, bounds=(low, high), method="bounded", options={"xatol": 1e-2})
-    if found.fun < values[best]:
-        return math.exp(float(found.x)), float(found.fun)
+    minimum = minimize_scalar(objective, bounds=(low, high), method="bounded", options={"xatol": 1e-2})
+    if minimum.fun < values[best]:
+        return math.exp(float(minimum.x)), float(minimum.fun)
     return math.exp(float(_LOG_TILTS[best])), values[best]
