@@ -15,8 +15,6 @@ from sparsedp.accounting import PrivacyStatement
 from sparsedp.report.page import Section, paragraph, table, write_page
 from sparsedp.runs import ALGORITHMS, RunConfig, RunFolder
 
-NAMES = {name: algorithm.label for name, algorithm in ALGORITHMS.items()}
-
 
 @dataclass(frozen=True)
 class FinishedRun:
