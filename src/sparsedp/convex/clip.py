@@ -68,18 +68,18 @@ def zero_broken_rows(rows: Rows) -> tuple[Rows, NDArray[np.bool_]]:
         broken: NDArray[np.bool_] = np.asarray(~np.isfinite(rows).all(axis=1))
         return (np.where(broken[:, None], 0.0, rows) if broken.any() else rows), broken
     broken = np.diff(np.append(0, np.cumsum(~np.isfinite(rows.data)))[rows.indptr]) > 0
-    return (keep_rows(rows, ~broken) if broken.any() else rows), broken
+    return (zero_other_rows(rows, ~broken) if broken.any() else rows), broken
 
 
 @overload
-def keep_rows(rows: sparse.csr_array, kept: NDArray[np.bool_]) -> sparse.csr_array: ...
+def zero_other_rows(rows: sparse.csr_array, mask: NDArray[np.bool_]) -> sparse.csr_array: ...
 @overload
-def keep_rows(rows: Rows, kept: NDArray[np.bool_]) -> Rows: ...
-def keep_rows(rows: Rows, kept: NDArray[np.bool_]) -> Rows:
-    """The rows with all but the ``kept`` ones made zero."""
+def zero_other_rows(rows: Rows, mask: NDArray[np.bool_]) -> Rows: ...
+def zero_other_rows(rows: Rows, mask: NDArray[np.bool_]) -> Rows:
+    """The rows with those outside ``mask`` set to zero."""
     if isinstance(rows, np.ndarray):
-        return np.where(kept[:, None], rows, 0.0)
-    data = np.where(np.repeat(kept, np.diff(rows.indptr)), rows.data, 0.0)
+        return np.where(mask[:, None], rows, 0.0)
+    data = np.where(np.repeat(mask, np.diff(rows.indptr)), rows.data, 0.0)
     return sparse.csr_array((data, rows.indices, rows.indptr), shape=rows.shape)
 
 

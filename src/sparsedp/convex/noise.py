@@ -170,7 +170,7 @@ class LaplaceNoise:
         """
         y, t = magnitudes / self.scale, thresholds / self.scale
         decay = np.exp(-y)
-        growth = np.cosh(np.minimum(y, t[-1]))  # only asked for below a threshold
+        growth = np.cosh(np.minimum(y, t[-1]))  # only needed below a threshold
         within, growths, decays = below(magnitudes, thresholds, [growth, decay])
         inside = within - np.exp(-t) * growths + np.sinh(t) * (decay.sum() - decays)
         return np.asarray(magnitudes.size - inside)

@@ -1,6 +1,6 @@
 """A histogram over very many rows, given by its touched rows alone: (ids, values, size).
 
-``ids`` are the rows that somebody touched, sorted and distinct; every other row of ``range(size)`` has the
+``ids`` are the touched rows, sorted and distinct; every other row of ``range(size)`` has the
 value zero and is never written down. What the mechanisms ask of the untouched rows is answered here.
 """
 
@@ -86,7 +86,7 @@ def sample_untouched(ids: I64, size: int, *, k: int, stream: Stream) -> I64:
 def distinct_integers(high: int, *, k: int, stream: Stream) -> I64:
     """A uniformly random set of ``k`` integers of ``range(high)``, sorted, in O(k) time and memory.
 
-    Independent draws are kept while they are new; a round never draws more than are still missing, so the
+    Independent draws are accepted while they are new; a round never draws more than are still missing, so the
     set is that of the first ``k`` distinct draws, which treats all integers alike.
     """
     if 2 * k >= high:

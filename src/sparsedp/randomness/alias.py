@@ -38,7 +38,7 @@ def wide_alias_columns(
     whole = [each * parts // total for each in exact]
     whole[max(range(len(whole)), key=whole.__getitem__)] += parts - sum(whole)
     thresholds, aliases = _vose([*whole, *[0] * (columns - len(whole))], 1 << _WIDE_BITS)
-    # A full column is its own alias, so that the largest number of 128 bits may stand for its threshold.
+    # A full column is its own alias, so its threshold may be the largest number of 128 bits.
     limited = [min(t, (1 << _WIDE_BITS) - 1) for t in thresholds]
     return (
         np.array([t >> 64 for t in limited], dtype=np.uint64),

@@ -37,7 +37,7 @@ def noise_lattice(scale: float, bits: int = LATTICE_BITS) -> float:
 
 
 def passing_cell(threshold: float, lattice: float) -> int:
-    """The integer from which on rounded values pass: its lower border lies nearest to the threshold."""
+    """The smallest passing integer: its lower border is nearest to the threshold."""
     return round(min(max(threshold / lattice + 0.5, -_LARGEST_CELL), _LARGEST_CELL))
 
 
@@ -47,7 +47,7 @@ def passing_probability(lowest: int, std_cells: float) -> float:
 
 
 def round_gaussian(values: ArrayLike, *, std: float, lattice: float, stream: Stream) -> I64:
-    """``round((values + N(0, std^2)) / lattice)``, noise of its own on every value.
+    """``round((values + N(0, std^2)) / lattice)``, with independent noise on every value.
 
     Guarantee: if one example moves the values by at most D in l2, the event is ``Gaussian(std / D)``: each
     integer has the probability that the rounded Gaussian mechanism gives it, to a relative 2^-40, out to 11.5
@@ -57,7 +57,7 @@ def round_gaussian(values: ArrayLike, *, std: float, lattice: float, stream: Str
 
 
 def round_laplace(values: ArrayLike, *, scale: float, lattice: float, stream: Stream) -> I64:
-    """``round((values + Laplace(scale)) / lattice)``, noise of its own on every value.
+    """``round((values + Laplace(scale)) / lattice)``, with independent noise on every value.
 
     Guarantee: that of ``round_gaussian`` for the Laplace mechanism, out to 64 times its scale.
     """
@@ -65,12 +65,12 @@ def round_laplace(values: ArrayLike, *, scale: float, lattice: float, stream: St
 
 
 def round_exponential(values: ArrayLike, *, scale: float, lattice: float, stream: Stream) -> I64:
-    """``round((values + Exponential(scale)) / lattice)``, noise of its own on every value; see ``round_laplace``."""
+    """``round((values + Exponential(scale)) / lattice)``, with independent noise on every value; see ``round_laplace``."""
     return _round(values, scale, lattice, stream, two_sided_geometric(_FINE_BITS), 0.5, one_sided=True)
 
 
 def round_gumbel(values: ArrayLike, *, scale: float, lattice: float, stream: Stream) -> I64:
-    """``round((values + Gumbel(scale)) / lattice)``, noise of its own on every value.
+    """``round((values + Gumbel(scale)) / lattice)``, with independent noise on every value.
 
     Guarantee: the noise is a continuous Gumbel number, off by at most 2^-46 of its scale: the probability to
     pass a given integer is right to a relative 2^-45. For choosing the largest, not for release.
@@ -109,11 +109,11 @@ def rounded_gaussian_tail(lowest: int, std_cells: float, count: int, stream: Str
     Guarantee: every integer has its conditional probability to a relative 2^-40.
     Proof: with s = ``std_cells``, P(lowest + m) is proportional to ``exp(-m lowest / s^2) exp(-m^2 / (2 s^2))``:
     a geometric number m, accepted if an exponential one passes m^2 / (2 s^2). Near the centre, where few
-    would be accepted, draws from the whole law are kept if they are large enough.
+    would be accepted, unconditional draws are accepted if they are large enough.
     """
     if not (lowest >= 0 and SMALLEST_STD <= std_cells <= LARGEST_SCALE / 2):
         raise ValueError(f"std_cells: must lie in [2^22, 2^45] and lowest not be negative, got {std_cells}")
-    found = np.empty(count, dtype=np.int64)
+    samples = np.empty(count, dtype=np.int64)
     have = 0
     while have < count:
         trials = np.zeros(2 * (count - have) + 16)
@@ -127,9 +127,9 @@ def rounded_gaussian_tail(lowest: int, std_cells: float, count: int, stream: Str
             )
             drawn = lowest + past[stream.exponential(past.size) > 0.5 * (past / std_cells) ** 2]
         taken = min(drawn.size, count - have)
-        found[have : have + taken] = drawn[:taken]
+        samples[have : have + taken] = drawn[:taken]
         have += taken
-    return found
+    return samples
 
 
 def _round(

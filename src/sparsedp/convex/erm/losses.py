@@ -196,7 +196,7 @@ class SmoothedHingeLoss:
 class SquaredLoss:
     """``(margin - target)^2 / 2`` for targets within ``target_bound``, and margins within ``margin_bound``.
 
-    Its slope has no bound but on bounded parameters: whoever fits with it has to keep them in a domain.
+    Its slope is bounded only on bounded parameters: fitting with it needs a bounded domain.
     """
 
     margin_bound: float
@@ -240,7 +240,7 @@ class SoftmaxLoss:
 
     With ``margin = 0`` and ``h = 1``: multinomial logistic. With ``margin = 1``: the multi-class hinge of
     Crammer and Singer with its corners rounded. One joint loss: the slopes of an example, a probability
-    vector less a unit vector, have l2 norm sqrt(2) whatever K is, where one-vs-rest has sqrt(K).
+    vector less a unit vector, have l2 norm sqrt(2) for any K, where one-vs-rest has sqrt(K).
     """
 
     classes: int

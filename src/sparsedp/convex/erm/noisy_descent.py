@@ -40,7 +40,7 @@ def noisy_descent(
     mean gradient moves by at most 2 c |row| / n. Event: ``steps`` times Gaussian(sigma_AG sqrt(steps)), which
     together are exactly Gaussian(sigma_AG). Released: all noisy gradients, and so the last point.
 
-    There is no regularisation: stopping early stands in for it. How many steps, how long, and whether with
+    There is no regularisation: early stopping replaces it. How many steps, how long, and whether with
     momentum is decided by public numbers alone (``_choose_pace``).
     """
     epsilon = check_epsilon(epsilon)

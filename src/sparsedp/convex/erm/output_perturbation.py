@@ -46,7 +46,7 @@ def output_perturbation(
     Parameters
     ----------
     risk : the losses, by functions or as a linear model, with the regularity they promise.
-    epsilon, delta : the guarantee; ``delta=0`` asks for pure DP, ``None`` means 1 / (10 n).
+    epsilon, delta : the guarantee; ``delta=0`` requests pure DP, ``None`` means 1 / (10 n).
     lam : lambda; from the theorem unless given, which then needs ``diameter`` or a bounded domain. Refused below a
         floor of public numbers, under which some data sets could not be solved precisely enough.
     domain : Unconstrained (the default), Box, Ball or Simplex; within ``risk.regularity.radius``, where that is

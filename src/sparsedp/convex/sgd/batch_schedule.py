@@ -222,7 +222,7 @@ def _schedule_within(
     stream: Stream,
     max_steps: int,
 ) -> BatchSchedule:
-    """As many steps as keep `cost(events of the steps)` within `epsilon`.
+    """The most steps with `cost(events of the steps)` within `epsilon`.
 
     `guess` starts the search: about which squared mean of one Gaussian (mu^2) the steps may add up to.
     """
@@ -250,7 +250,7 @@ def filter_schedule(
     Every release of a step is (epsilon/32, delta/16)-DP before sampling, so step t costs `eps_t = (3
     2^(N_t+1) + 1) epsilon / (16 n)` and `delta_t` likewise; it is taken while `sqrt(2 ln(2/delta) sum
     eps_s^2) + sum eps_s^2 / 2 <= epsilon` and `sum delta_s <= delta/2`, sums over its own N_s (the paper
-    prints N_t) and *including* the step at hand (the paper stops one step late, at half the budget).
+    prints N_t) and *including* the current step (the paper stops one step late, at half the budget).
 
     Guarantee: (epsilon, delta)-DP, replace-one, unit: example. Proof: the noise covers a move of 2 L / m,
     hence both replacing and removing an example; for Poisson sampling at rate q, `(ln(1 + q (e^x - 1)), q

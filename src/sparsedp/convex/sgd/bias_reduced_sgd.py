@@ -44,7 +44,7 @@ class BiasReducedSGD:
 
     Guarantee: that of the schedule, (epsilon, delta)-DP for unit example under the schedule's adjacency;
     every iterate may be released. Sensitivity: one example moves a mean over an expected m examples by at
-    most `L / m`, whatever the others are; see `step_events`. The iterates, their average and a random
+    most `L / m`, for any others; see `step_events`. The iterates, their average and a random
     choice among them are post-processing.
     """
 

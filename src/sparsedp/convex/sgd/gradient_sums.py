@@ -1,4 +1,4 @@
-"""Sums of clipped sparse gradients, made and kept by their nonzero coordinates."""
+"""Sums of clipped sparse gradients, computed and stored by their nonzero coordinates."""
 
 from __future__ import annotations
 
