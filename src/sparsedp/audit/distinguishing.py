@@ -31,7 +31,7 @@ _CANDIDATES = 512
 
 @dataclass(frozen=True)
 class AuditResult:
-    """What an audit of one pair of data sets found.
+    """The result of an audit of one pair of data sets.
 
     ``lower_bound`` holds for the epsilon of the mechanism at ``delta``, under the adjacency by which the two
     data sets are neighbours, except with probability ``1 - confidence``. A bound below the claim proves

@@ -163,5 +163,5 @@ def _show_ledger(path: Path, delta: float | None, as_json: bool) -> None:
         typer.echo(f"{count:>12,} x {event}")
     if ledger.reserved_steps:
         typer.echo(
-            f"Of these, {ledger.reserved_steps:,} steps were reserved by runs still at work or broken off"
+            f"Of these, {ledger.reserved_steps:,} steps were reserved by runs that are active or were interrupted"
         )

@@ -1,4 +1,4 @@
-"""Public data sets that studies and benchmarks read: where they lie, and one clear line where one is absent."""
+"""Public data sets that studies and benchmarks read: their folders, and a clear error where one is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Command-line options from the fields of ``RunConfig``: name, type, default and help stand there, once."""
+"""Command-line options from the fields of ``RunConfig``, which hold name, type, default and help."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from sparsedp.runs.trainer import check_ledger
 
 @dataclass(frozen=True)
 class RunSetup:
-    """A run that is ready to train, or to go on."""
+    """A run that is ready to train or to resume."""
 
     config: RunConfig
     folder: RunFolder

@@ -94,7 +94,7 @@ def check_ledger(config: RunConfig) -> None:
 class PrivateTrainer(Trainer):
     """Training with the privacy engine.
 
-    ``selection`` is by default what the config says; one that is given has its one-off events on the ledger already.
+    ``selection`` is by default built from the config; the one-off events of an explicit one must be on the ledger already.
     """
 
     def __init__(
@@ -165,8 +165,8 @@ class PrivateTrainer(Trainer):
     def lost_steps(self) -> int:
         run = self.engine.session
         step = event_key(run.step_config.event(run.selection))
-        paid = sum(count for event, count in self.ledger.own_events() if event_key(event) == step)
-        return paid - self.steps_taken
+        charged = sum(count for event, count in self.ledger.own_events() if event_key(event) == step)
+        return charged - self.steps_taken
 
     @override
     def choose_once(self) -> bool:
