@@ -85,11 +85,13 @@ def test_a_full_disk_says_what_to_do_and_can_be_taken_up_again(tmp_path, monkeyp
 
     with monkeypatch.context() as patch:
         patch.setattr(parts, "write_file", full)
-        with pytest.raises(
-            OSError, match=r"no space left in .*: free some space and run the same command again"
-        ):  # noqa: SIM117
-            with PreparedFolder.open(tmp_path, SCHEMA) as folder:
-                add_part(folder, 0)
+        with (
+            pytest.raises(
+                OSError, match=r"no space left in .*: free some space and run the same command again"
+            ),
+            PreparedFolder.open(tmp_path, SCHEMA) as folder,
+        ):
+            add_part(folder, 0)
     with PreparedFolder.open(tmp_path, SCHEMA) as folder:
         assert folder.parts == []
 

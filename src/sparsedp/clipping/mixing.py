@@ -97,10 +97,10 @@ class MixingProbe:
             torch.autograd.graph.saved_tensors_hooks(lambda saved: saved, lambda saved: saved),
         ):
             trace = self._trace(forward, call, keep_graph=True)
-            roots = [each.values for each in trace.outputs if each.module is self._module]
+            roots = [output.values for output in trace.outputs if output.module is self._module]
             roots = [root for root in roots if root.requires_grad and _has_rows(root, examples)]
-            layers = [each for each in trace.outputs if each.values.requires_grad]
-            layers = [each for each in layers if _has_rows(each.values, examples)]
+            layers = [output for output in trace.outputs if output.values.requires_grad]
+            layers = [output for output in layers if _has_rows(output.values, examples)]
             if not roots or not layers:
                 return 0
             some, others = _halves(examples, self._batches_left)
@@ -109,15 +109,16 @@ class MixingProbe:
                 for root in roots
             )
             try:
-                grads = torch.autograd.grad(objective, [each.values for each in layers], allow_unused=True)  # type: ignore[arg-type]
+                values = [output.values for output in layers]
+                grads = torch.autograd.grad(objective, values, allow_unused=True)  # type: ignore[arg-type]
             except RuntimeError:  # re-entrant checkpointing does not support autograd.grad
                 return 0
-        for each, grad in zip(layers, grads, strict=True):
+        for output, grad in zip(layers, grads, strict=True):
             if grad is not None and bool((grad[others].isfinite() & (grad[others] != 0)).any()):
-                where = "after" if each.module is not self._module else "in"
+                where = "after" if output.module is not self._module else "in"
                 raise UnsupportedLayerError(
-                    each.layer,
-                    each.module,
+                    output.layer,
+                    output.module,
                     "one example's output depends on others here: " + _MIXES.format(where=where),
                 )
         return sum(grad is not None and bool(grad[some].isfinite().any()) for grad in grads)
@@ -226,7 +227,7 @@ class MixingProbe:
         rounding: Callable[[], list[float]],
     ) -> int:
         """How many outputs were compared; raises where one differs by more than rounding."""
-        if [each.layer for each in full.outputs] != [each.layer for each in alone.outputs]:
+        if [output.layer for output in full.outputs] != [output.layer for output in alone.outputs]:
             return 0
         compared = 0
         pairs = zip(full.outputs, alone.outputs, strict=True)
@@ -324,7 +325,7 @@ def _difference(in_batch: Tensor, alone: Tensor) -> float:
 def _restored(module: nn.Module) -> Iterator[None]:
     """Restore the module's buffers and modes, and the state of torch's random numbers."""
     buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
-    modes = [(each, each.training) for each in module.modules()]
+    modes = [(part, part.training) for part in module.modules()]
     fast_path = torch.backends.mha.get_fastpath_enabled()
     with torch.random.fork_rng(devices=[]):
         try:
@@ -337,5 +338,5 @@ def _restored(module: nn.Module) -> Iterator[None]:
                     if not torch.equal(buffer, before):
                         buffer.copy_(before)
             torch.backends.mha.set_fastpath_enabled(fast_path)
-            for each, training in modes:
-                each.training = training
+            for part, training in modes:
+                part.training = training

@@ -1,4 +1,4 @@
-"""What a finished run leaves behind: weights, privacy statement and figures."""
+"""The output of a finished run: weights, privacy statement and figures."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from sparsedp.runs.trainer import PlainTrainer, PrivateTrainer, Trainer, open_le
 
 @dataclass(frozen=True)
 class Progress:
-    """The state of a run under way, for a progress bar."""
+    """The state of a running training, for a progress bar."""
 
     step: int
     total: int

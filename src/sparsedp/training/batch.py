@@ -52,11 +52,11 @@ class LogicalBatch:
 
     def __init__(self, passes: Sequence[Captured], space: RowSpace) -> None:
         self.space = space
-        self.sizes = [each.batch_size for each in passes]
+        self.sizes = [captured.batch_size for captured in passes]
         self.size = sum(self.sizes)
         self.scales = np.empty(self.size)
-        for base, each in zip(accumulate(self.sizes, initial=0), passes, strict=False):
-            self.scales[base : base + each.batch_size] = each.scale
+        for base, captured in zip(accumulate(self.sizes, initial=0), passes, strict=False):
+            self.scales[base : base + captured.batch_size] = captured.scale
         self.clip_factors = _NOTHING
         """What each example's gradient was last multiplied by, without the loss scale."""
         self._passes = list(passes)
@@ -68,10 +68,10 @@ class LogicalBatch:
             return self._passes[0].tables
         by_table: dict[str, list[EmbeddingLookups]] = {}
         base = 0
-        for each in self._passes:
-            for name, lookups in each.tables.items():
+        for captured in self._passes:
+            for name, lookups in captured.tables.items():
                 by_table.setdefault(name, []).append(lookups.after(base))
-            base += each.batch_size
+            base += captured.batch_size
         return {name: EmbeddingLookups.concatenate(parts) for name, parts in by_table.items()}
 
     @cached_property
@@ -79,10 +79,10 @@ class LogicalBatch:
         """Per example, over all dense parameters."""
         squares = np.zeros(self.size)
         base = 0
-        for each in self._passes:
-            for gradient in each.dense.values():
-                squares[base : base + each.batch_size] += gradient.squared_norms().numpy()
-            base += each.batch_size
+        for captured in self._passes:
+            for gradient in captured.dense.values():
+                squares[base : base + captured.batch_size] += gradient.squared_norms().numpy()
+            base += captured.batch_size
         squares *= self.scales
         squares *= self.scales
         return squares
@@ -147,11 +147,11 @@ class LogicalBatch:
     def accumulate_dense(self, name: str, out: Tensor, weights: F32 | F64) -> None:
         """``out += sum_i weights[i] * G_i`` for the dense parameter ``name`` (see ``PerExampleGradient``)."""
         base = 0
-        for each in self._passes:
-            gradient = each.dense.get(name)
+        for captured in self._passes:
+            gradient = captured.dense.get(name)
             if gradient is not None:
-                gradient.accumulate(out, torch.from_numpy(weights[base : base + each.batch_size]))
-            base += each.batch_size
+                gradient.accumulate(out, torch.from_numpy(weights[base : base + captured.batch_size]))
+            base += captured.batch_size
 
 
 @compiled

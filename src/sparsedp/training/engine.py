@@ -206,7 +206,7 @@ class PrivacyEngine:
         if session.step_config.noise_multiplier == 0:
             faults.append("the noise multiplier is zero")
         if not session.stated.is_private:
-            faults.append(f"selection {type(session.stated).__name__} is not private, whatever the noise")
+            faults.append(f"selection {type(session.stated).__name__} is not private at any noise level")
         if not session.step_config.poisson:
             notes.append(
                 "batches are the user's own, each example at most once in each: accounted without amplification by "

@@ -84,7 +84,7 @@ class LedgerFile:
         sync(path.parent)
         return True
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Read everything again at the next `refresh`."""
         self.head, self.position, self.truncated = {}, 0, 0
 
@@ -110,18 +110,18 @@ class LedgerFile:
             self.position = self._first_seal + 2 * SEAL_BYTES
         size = os.fstat(descriptor).st_size
         committed = self._committed(descriptor)
-        found = scan(_read(descriptor, self.position), self.position, self._chain, watch=committed.length)
+        scanned = scan(_read(descriptor, self.position), self.position, self._chain, watch=committed.length)
         if size < committed.length:
             raise LedgerDamaged(
                 f"{self.path} is cut off at byte {size}: {committed.length} bytes were committed "
-                f"(the sound records end at byte {found.end})"
+                f"(the sound records end at byte {scanned.end})"
             )
-        if found.end < committed.length:
-            raise LedgerDamaged(f"{self.path} is damaged at byte {found.end}: {found.fault}")
-        if committed.length >= self.position and found.chain_at != committed.chain:
+        if scanned.end < committed.length:
+            raise LedgerDamaged(f"{self.path} is damaged at byte {scanned.end}: {scanned.fault}")
+        if committed.length >= self.position and scanned.chain_at != committed.chain:
             raise LedgerDamaged(f"{self.path} is damaged: its seals do not belong to its records")
-        self.position, self._chain, self.truncated = found.end, found.chain, size - found.end
-        return found.records
+        self.position, self._chain, self.truncated = scanned.end, scanned.chain, size - scanned.end
+        return scanned.records
 
     @property
     def mark(self) -> str:
@@ -136,8 +136,8 @@ class LedgerFile:
         head, first_seal, chain = self._read_head(descriptor)
         start = first_seal + 2 * SEAL_BYTES
         noted_id, noted_position, noted_chain = mark.split(":")
-        found = scan(_read(descriptor, start), start, chain, watch=int(noted_position))
-        if head["id"] != noted_id or found.chain_at != noted_chain:
+        scanned = scan(_read(descriptor, start), start, chain, watch=int(noted_position))
+        if head["id"] != noted_id or scanned.chain_at != noted_chain:
             raise LedgerDamaged(
                 f"{self.path} does not hold the {noted_position} bytes that were noted when the checkpoint was "
                 "made: it is an older copy of the ledger, or another ledger"

@@ -252,7 +252,7 @@ class Ledger:
             for record in self._file.refresh(descriptor):
                 self._state.enter(record)
         except BaseException:
-            self._file.forget()
+            self._file.reset()
             self._state = LedgerState()
             raise
 
@@ -286,14 +286,14 @@ class Ledger:
                     self._read_new(descriptor)
                     limits = self._limits(cap)
                     granted = [limit.budget_cache.grant(limit.counts, key, requested) for limit in limits]
-                    fitting = min([requested, *(each or 0 for each in granted)])
+                    fitting = min([requested, *(allowed or 0 for allowed in granted)])
                     if fitting == requested or (fitting and kind == "reserve"):
                         self._append(descriptor, event, {"kind": kind, "count": fitting})
                         return fitting, time.monotonic() - began
                 try:
-                    for limit, each in zip(limits, granted, strict=True):
-                        if each != requested:
-                            self._compute_limit(limit, kind, event, key, requested, each)
+                    for limit, allowed in zip(limits, granted, strict=True):
+                        if allowed != requested:
+                            self._compute_limit(limit, kind, event, key, requested, allowed)
                 except BudgetExceeded:
                     # Unused steps of this object's step reservers may free enough budget: try once.
                     if returned_unused or not sum(
