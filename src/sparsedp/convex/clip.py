@@ -60,7 +60,7 @@ def zero_broken_rows(rows: sparse.csr_array) -> tuple[sparse.csr_array, NDArray[
 @overload
 def zero_broken_rows(rows: Rows) -> tuple[Rows, NDArray[np.bool_]]: ...
 def zero_broken_rows(rows: Rows) -> tuple[Rows, NDArray[np.bool_]]:
-    """The rows with those that hold a NaN or an infinity made zero, and which they were.
+    """The rows, with those that hold a NaN or an infinity set to zero, and a mask of these.
 
     Such a row must neither spoil the others nor be refused: a refusal would tell that it is there.
     """
@@ -91,7 +91,7 @@ def row_norms(rows: Rows, order: int) -> F64:
 
 
 def _without_duplicates(matrix: sparse.csr_array) -> sparse.csr_array:
-    """Two entries of one coordinate would count apart in a norm. The caller's matrix is left alone."""
+    """Sum duplicate entries, which would count separately in a norm. The caller's matrix is left alone."""
     if not matrix.has_canonical_format:
         matrix = matrix.copy()
         matrix.sum_duplicates()
@@ -123,7 +123,7 @@ def clip_rows(rows: sparse.csr_array, *, l2: float, l1: float = math.inf) -> spa
 @overload
 def clip_rows(rows: Rows, *, l2: float, l1: float = math.inf) -> Rows: ...
 def clip_rows(rows: Rows, *, l2: float, l1: float = math.inf) -> Rows:
-    """Every row shortened, where it must be, so that its l2 norm is at most ``l2`` and its l1 norm ``l1``.
+    """Every row clipped to l2 norm at most ``l2`` and l1 norm at most ``l1``.
 
     A row's result depends on that row alone. A row within both bounds is returned bit for bit. Rows must be
     finite: ``zero_broken_rows`` makes them so.

@@ -1,4 +1,4 @@
-"""A histogram over very many rows, given by its touched rows alone: (ids, values, size).
+"""A histogram over very many rows, given by its touched rows only: (ids, values, size).
 
 ``ids`` are the touched rows, sorted and distinct; every other row of ``range(size)`` has the
 value zero and is never written down. What the mechanisms ask of the untouched rows is answered here.

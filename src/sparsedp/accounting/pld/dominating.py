@@ -1,4 +1,4 @@
-"""From events to dominating pairs: nests are flattened, counts honoured, and what can be merged is merged."""
+"""From events to dominating pairs: nested events are flattened, equal ones counted, Gaussians merged."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _MAX_ATOMS = 100_000
 
 
 def leaves(event: dp_event.DpEvent, count: int = 1) -> Iterator[tuple[dp_event.DpEvent, int]]:
-    """The events inside compositions, each with how often it happens in all."""
+    """The events inside compositions, with their total counts."""
     if not isinstance(event, dp_event.DpEvent):
         raise ValueError(f"event must be a DpEvent, got {event!r}")
     if isinstance(event, ev.SelfComposedDpEvent):
@@ -56,7 +56,7 @@ def leaves(event: dp_event.DpEvent, count: int = 1) -> Iterator[tuple[dp_event.D
 
 
 def merged(events: ev.Events) -> list[tuple[dp_event.DpEvent, int]]:
-    """The leaves of all events, equal ones counted together, in an order that does not depend on theirs."""
+    """The leaves of all events, equal ones counted together, in a canonical order."""
     counts: dict[str, tuple[dp_event.DpEvent, int]] = {}
     for event, times in events:
         for leaf, count in leaves(event, check_releases("count", times)):

@@ -82,7 +82,7 @@ class GaussianMixture(Pair):
         return result
 
     def _roots(self, requested: F64, grid: F64, values: F64) -> F64:
-        """Newton steps from the interpolated x, each within what is known of the root, until rounding decides."""
+        """Newton steps from the interpolated x, each within the bracket of the root, up to rounding."""
         cell = np.searchsorted(values, requested)
         low, high, x = grid[cell - 1], grid[cell], np.interp(requested, values, grid)
         left = np.arange(len(requested))
@@ -123,7 +123,7 @@ class GaussianMixture(Pair):
 
 
 def rounded_up(shifts: F64, probabilities: F64, most: int) -> tuple[F64, F64]:
-    """At most `most` of these ascending shifts: each stands for itself and the shorter ones before it.
+    """At most `most` of these ascending shifts: each represents itself and the smaller ones before it.
 
     A mixture with larger shifts dominates (Choquette-Choo et al. 2023).
     """

@@ -148,7 +148,7 @@ class LogisticLoss:
         return np.asarray(curve[:, None] * change)
 
     def probability(self, margins: F64) -> F64:
-        """The chance of target 1 for which this margin would be the best: slopes of both targets cancel."""
+        """The probability of target 1 for which this margin is optimal: the slopes of both targets cancel."""
         against = np.minimum(expit(-margins), self.steepest)
         towards = np.minimum(expit(margins), self.steepest)
         return np.asarray(towards / (against + towards))

@@ -1,4 +1,4 @@
-"""How large a batch every step of bias-reduced SGD draws, and what the whole sequence costs.
+"""The batch size of every step of bias-reduced SGD, and the cost of the whole sequence.
 
 The sizes are powers of two with truncated geometric law and look at no data. So the sequence is drawn
 before the first gradient and cut where the budget ends: by one privacy loss distribution over all steps
@@ -79,7 +79,7 @@ class BatchSchedule:
         return self._with(self.levels[: check_count("steps", steps)])
 
     def shuffled(self, stream: Stream) -> BatchSchedule:
-        """The same steps in a random order, on which their price does not depend."""
+        """The same steps in a random order; their cost does not depend on it."""
         return self._with(self.levels[stream.permutation(self.steps)])
 
     def _with(self, levels: I64) -> BatchSchedule:

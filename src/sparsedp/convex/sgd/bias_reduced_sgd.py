@@ -23,7 +23,7 @@ from sparsedp.randomness import NoiseSource, Stream, bernoulli_positions
 
 @dataclass(frozen=True)
 class Minimised:
-    """What a run returns: the point, how many steps led to it, and the guarantee it comes with."""
+    """The result of a run: the point, the number of steps, and the guarantee."""
 
     x: F64
     steps: int

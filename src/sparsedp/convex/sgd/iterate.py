@@ -1,4 +1,4 @@
-"""The point that SGD moves and the average of where it has been, at the cost of what moves."""
+"""The iterate of SGD and the average of all iterates, updated at the cost of the sparse move."""
 
 from __future__ import annotations
 
