@@ -128,9 +128,9 @@ def _read_file(
                         f"{path}: no end of line after line {position.line}: no text, or an open quote"
                     )
                 if cut:
-                    whole, rest = data[:cut], data[cut:]
-                    after = _after(position, whole)
-                    yield Block(position, after, whole, raw.tell())
+                    complete, rest = data[:cut], data[cut:]
+                    after = _after(position, complete)
+                    yield Block(position, after, complete, raw.tell())
                     position = after
                 else:
                     rest = data

@@ -68,10 +68,10 @@ class PreparedFolder:
 
     def finish(self) -> Schema:
         """Write the schema, which makes the folder a prepared one."""
-        whole = dataclasses.replace(self.schema, parts=tuple(self.parts))
-        write_file(self.path / schemas.FILE, whole.to_json().encode())
+        complete = dataclasses.replace(self.schema, parts=tuple(self.parts))
+        write_file(self.path / schemas.FILE, complete.to_json().encode())
         (self.path / MANIFEST).unlink()
-        return whole
+        return complete
 
     def _begin(self, *, stale: bool) -> None:
         """Start the manifest; of an earlier attempt that got no part into it, no part may be left lying."""

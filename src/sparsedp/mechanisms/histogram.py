@@ -22,10 +22,10 @@ def check_histogram(ids: ArrayLike, values: ArrayLike, size: int) -> tuple[I64, 
     size = check_count("size", size, maximum=2**62)
     if size > LARGEST_SIZE:
         raise ValueError(f"size must be at most 2^62, got {size}")
-    given = np.asarray(ids)
-    if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
-        raise ValueError(f"ids must be a vector of integers, got shape {given.shape} of {given.dtype}")
-    touched = given.astype(np.int64, copy=False)
+    array = np.asarray(ids)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise ValueError(f"ids must be a vector of integers, got shape {array.shape} of {array.dtype}")
+    touched = array.astype(np.int64, copy=False)
     if not _ascend_within(touched, size):
         raise ValueError(f"ids must be sorted, distinct and within range({size})")
     weights = check_vector("values", values)

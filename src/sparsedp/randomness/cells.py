@@ -279,8 +279,8 @@ def _second_look(
             word = np.int64(words[at])
             column = word & np.int64((1 << _WIDE_COLUMN_BITS) - 1)
             first, second = words[at + 1], words[at + 2]
-            own = first < high[column] or (first == high[column] and second < low[column])
-            cell = column if own else alias[column]
+            accepts_column = first < high[column] or (first == high[column] and second < low[column])
+            cell = column if accepts_column else alias[column]
             k = (cell << shift) | ((word >> np.int64(_WIDE_COLUMN_BITS)) & mask)
             sign = word >> np.int64(63)
             height = height_at(k, sign, peak, per_scale, curvature, bell)

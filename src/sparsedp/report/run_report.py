@@ -103,14 +103,14 @@ def _settings(runs: Sequence[FinishedRun]) -> str:
     names = list(dict.fromkeys(name for each in settings for name in each))
     shared = [name for name in names if len({each.get(name, "") for each in settings}) == 1]
     differing = [name for name in names if name not in shared]
-    whole = table(["setting", "value"], [[name, settings[0][name]] for name in shared])
+    shared_table = table(["setting", "value"], [[name, settings[0][name]] for name in shared])
     if not differing:
-        return whole
+        return shared_table
     rows = [
         [run.name, *[each.get(name, "") for name in differing]]
         for run, each in zip(runs, settings, strict=True)
     ]
-    return whole + table(["run", *differing], rows)
+    return shared_table + table(["run", *differing], rows)
 
 
 def _settings_of(run: FinishedRun) -> dict[str, str]:

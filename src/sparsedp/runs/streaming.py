@@ -134,9 +134,9 @@ def _mid_period(folder: RunFolder, number: int) -> Path:
 
 def _period_ledger(setup: RunSetup, number: int) -> Ledger:
     """A separate ledger for each period: their examples are disjoint, so their costs do not add up."""
-    own = RunFolder(setup.folder.path / f"period-{number:03d}")
-    own.path.mkdir(exist_ok=True)
-    return open_ledger(setup.config, own.ledger, f"{setup.folder.run_name}, period {number}")
+    folder = RunFolder(setup.folder.path / f"period-{number:03d}")
+    folder.path.mkdir(exist_ok=True)
+    return open_ledger(setup.config, folder.ledger, f"{setup.folder.run_name}, period {number}")
 
 
 def _count_rows(setup: RunSetup, state: _State, rows: _PeriodRows, number: int) -> None:

@@ -125,13 +125,13 @@ def _source(table_input: TableInput, leaves: Sequence[Any]) -> _Source | None:
             continue
         if leaf.untyped_storage().data_ptr() != ids.untyped_storage().data_ptr():
             continue
-        whole = leaf.shape == ids.shape and leaf.storage_offset() == ids.storage_offset()
-        whole = whole and leaf.stride() == ids.stride()
+        same_view = leaf.shape == ids.shape and leaf.storage_offset() == ids.storage_offset()
+        same_view = same_view and leaf.stride() == ids.stride()
         rows = ids.shape[0] == leaf.shape[0] and (ids.stride(0) == leaf.stride(0) or ids.shape[0] == 1)
-        if whole or (rows and leaf.is_contiguous()):
+        if same_view or (rows and leaf.is_contiguous()):
             return _Source(
                 number,
-                whole,
+                same_view,
                 int(ids.storage_offset() - leaf.storage_offset()),
                 tuple(ids.shape[1:]),
                 (leaf.stride(0), *ids.stride()[1:]),

@@ -140,13 +140,13 @@ def gaussian_mixture(std: float, shifts: Sequence[float], probabilities: Sequenc
     """
     if len(shifts) != len(probabilities) or not len(shifts):
         raise ValueError("sampling_probs must have one entry for each of sensitivities, and at least one")
-    given, chances = np.array(shifts, dtype=np.float64), np.array(probabilities, dtype=np.float64)
-    if not (np.all(given >= 0) and np.all(given < np.inf)):
+    sensitivities, chances = np.array(shifts, dtype=np.float64), np.array(probabilities, dtype=np.float64)
+    if not (np.all(sensitivities >= 0) and np.all(sensitivities < np.inf)):
         raise ValueError("sensitivities must be finite and not negative")
     if not (np.all(chances >= 0) and abs(math.fsum(chances) - 1) <= 1e-9):
         raise ValueError("sampling_probs must be probabilities adding to 1")
     with np.errstate(over="ignore"):
-        scaled = given[chances > 0] / std
+        scaled = sensitivities[chances > 0] / std
     distinct, which = np.unique(scaled, return_inverse=True)
     weights = np.bincount(which, chances[chances > 0]).astype(np.float64)
     within = distinct <= LARGEST_SHIFT

@@ -280,8 +280,8 @@ class SoftmaxLoss:
 
     def value(self, margins: F64, targets: F64) -> F64:
         """One loss an example."""
-        own = np.take_along_axis(margins, targets[:, None].astype(np.int64), axis=1)[:, 0]
-        return np.asarray(self.smoothing * logsumexp(self._levels(margins, targets), axis=1) - own)
+        target_margins = np.take_along_axis(margins, targets[:, None].astype(np.int64), axis=1)[:, 0]
+        return np.asarray(self.smoothing * logsumexp(self._levels(margins, targets), axis=1) - target_margins)
 
     def slopes(self, margins: F64, targets: F64) -> F64:
         """Probabilities less the indicator of the target."""

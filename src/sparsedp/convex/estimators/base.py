@@ -312,10 +312,10 @@ class PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):  # type: ign
     def _public_classes(self, labels: NDArray[Any]) -> tuple[NDArray[Any], str]:
         """The classes, sorted, and what the statement says of them."""
         if self.classes is not None:
-            given = np.unique(column_or_1d(self.classes))
-            if given.size < 2:
-                raise ValueError(f"classes must hold at least two classes, got {given.size}")
-            return given, "the set of labels was given as classes and is public"
+            classes = np.unique(column_or_1d(self.classes))
+            if classes.size < 2:
+                raise ValueError(f"classes must hold at least two classes, got {classes.size}")
+            return classes, "the set of labels was given as classes and is public"
         check_classification_targets(labels)
         labels_found = np.unique(labels)
         if labels_found.size < 2:

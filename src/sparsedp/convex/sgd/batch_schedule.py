@@ -90,13 +90,13 @@ def _priced(
     size: int, noise: float, levels: I64, epsilon: float, delta: float, adjacency: str
 ) -> BatchSchedule:
     """A schedule whose steps are known to stay within (epsilon, delta)."""
-    own = np.array(levels, dtype=np.int64)
-    own.setflags(write=False)
+    level_array = np.array(levels, dtype=np.int64)
+    level_array.setflags(write=False)
     schedule = object.__new__(BatchSchedule)
     fields = {
         "size": size,
         "noise": check_positive("noise", noise),
-        "levels": own,
+        "levels": level_array,
         "epsilon": epsilon,
         "delta": delta,
         "adjacency": adjacency,
