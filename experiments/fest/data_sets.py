@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from experiments.fest.figures import SPARSE
 from experiments.fest.runs import DataSet
 
 WEEK = 7 * 24 * 3600
-SPARSE = ("fest", "adafest", "adafest+", "exponential", "sparse-vector", "random")
 
 
 Knobs = dict[str, list[dict[str, Sequence[Any]]]]

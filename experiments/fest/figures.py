@@ -15,8 +15,9 @@ from sparsedp.report.run_report import epsilon_axis, level
 from sparsedp.runs.algorithms import ALGORITHMS
 from sparsedp.runs.sweep import MEASURED
 
-DENSE = ("dp-sgd", "lazy")
-"""Both are DP-SGD: lazy noise gives the final model the same distribution."""
+DENSE = tuple(name for name, algorithm in ALGORITHMS.items() if algorithm.dense)
+"""DP-SGD and its lazy form, whose final model has the same distribution."""
+SPARSE = tuple(name for name, algorithm in ALGORITHMS.items() if algorithm.private and not algorithm.dense)
 LOSSES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05)
 
 
@@ -47,10 +48,8 @@ def best_reductions(runs: pl.DataFrame, losses: Sequence[float] = LOSSES) -> pl.
     dense = settings.filter(pl.col("algorithm").is_in(DENSE))
     reference = dense.group_by("epsilon").agg(pl.col("auc").max().alias("dense_auc"))
     if reference.is_empty():
-        raise ValueError("runs: without a run of dp-sgd or lazy there is nothing to compare with")
-    others = settings.filter(~pl.col("algorithm").is_in([*DENSE, "non-private"])).join(
-        reference, on="epsilon"
-    )
+        raise ValueError(f"runs: without a run of {' or '.join(DENSE)} there is nothing to compare with")
+    others = settings.filter(pl.col("algorithm").is_in(SPARSE)).join(reference, on="epsilon")
     found = [
         others.filter(pl.col("auc") >= pl.col("dense_auc") - loss)
         .group_by("epsilon", "algorithm")

@@ -22,7 +22,7 @@ def streaming(runs: pl.DataFrame) -> pl.DataFrame:
     """Table 5: AUC on later periods, a line for each algorithm and period length, a column for each epsilon."""
 
     def key(line: Mapping[str, Any]) -> dict[str, Any]:
-        counted = line["frequencies"] if line["algorithm"] in ("fest", "adafest+") else None
+        counted = line["frequencies"] if ALGORITHMS[line["algorithm"]].row_set else None
         return {"frequencies": counted, "period": line["period"]}
 
     return _by_budget(list(averaged(runs).iter_rows(named=True)), key)

@@ -15,6 +15,7 @@ from experiments.common.study import Study
 from experiments.fest.data_sets import ALL, QUICK
 from experiments.fest.figures import trade_off
 from experiments.fest.runs import DataSet, Grid, data_sets_of, runs_of
+from sparsedp.runs.algorithms import ALGORITHMS
 
 DATA_SETS = ALL
 EPSILON = 1.0
@@ -98,7 +99,7 @@ def run(study: Study) -> dict[str, Any]:
 def _grids(each: DataSet) -> list[Grid]:
     same: Grid = {"seed": [0], "epsilon": [EPSILON]}
     private = [_one(COLUMNS, setting) for setting in GRIDS[each.name]]
-    dense = "lazy" if "lazy" in each.algorithms else "dp-sgd"
+    dense = next(name for name in each.algorithms if ALGORITHMS[name].dense)
     plain = [_one((COLUMNS[0], *COLUMNS[2:]), setting) for setting in WITHOUT_PRIVACY[each.name]]
     return [
         *[each.default(name, **same, **setting) for name in (dense, "adafest") for setting in private],

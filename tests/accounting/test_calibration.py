@@ -262,7 +262,7 @@ def test_a_damaged_cache_is_computed_again(tmp_path, monkeypatch):
 
 
 def test_loose_bounds_are_announced(monkeypatch):
-    monkeypatch.setattr(calibration_module, "epsilon_answer", lambda *_: Answer(3.0, settled=False))
+    monkeypatch.setattr(calibration_module, "epsilon_answer", lambda *_: Answer(3.0, converged=False))
     events = [(PureDpEvent(0.123), 1)]
     for _ in range(2):  # computed, then from the cache
         with pytest.warns(LooseEpsilonWarning, match="not a tight"):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sparsedp.clipping.anchor import grounded_copy, on_gradient
+from sparsedp.clipping.anchor import copy_with_sentinel, on_gradient
 
 MAKE = {
     "fresh": lambda x: x + 1,
@@ -41,6 +41,6 @@ def test_a_tensor_of_the_users_is_left_alone():
 def test_a_grounded_copy_may_be_changed_in_place():
     x = torch.ones(3, requires_grad=True)
     values = x * 2
-    grounded_copy(values).mul_(5).sum().backward()
+    copy_with_sentinel(values).mul_(5).sum().backward()
     assert values.tolist() == [2.0] * 3
     assert x.grad.tolist() == [10.0] * 3

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsedp.clipping import Capture
-from sparsedp.clipping.attributes import guard_attributes, tensors_kept
+from sparsedp.clipping.attributes import guard_attributes, tensor_attributes
 
 
 class Keeps(nn.Module):
@@ -75,7 +75,7 @@ def test_what_was_there_before_and_what_has_no_gradient_is_left_alone() -> None:
     module = nn.Linear(2, 2)
     old, integers = torch.ones(2), torch.arange(3)
     module.old, module.integers = old, integers  # type: ignore[assignment]
-    before = tensors_kept(module)
+    before = tensor_attributes(module)
     assert list(before.values()) == [old]
     new, returned = torch.ones(2, requires_grad=True) * 2, torch.ones(2) * 3
     module.new, module.out = new, returned  # type: ignore[assignment]

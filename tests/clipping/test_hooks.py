@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from sparsedp.clipping import Capture
-from sparsedp.clipping.hooks import StandIn
+from sparsedp.clipping.hooks import ForwardWrapper
 from sparsedp.clipping.mixing import BATCHES
 
 
-class Doubling(StandIn):
+class Doubling(ForwardWrapper):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return 2 * self.own(*args, **kwargs)
+        return 2 * self.original_forward(*args, **kwargs)
 
 
 def test_stand_ins_nest_and_leave_nothing():
@@ -37,12 +37,12 @@ def test_stand_ins_nest_and_leave_nothing():
 def test_a_forward_set_on_the_instance_comes_back():
     layer = nn.Linear(2, 2)
     layer.forward = lambda x: x + 1
-    own = layer.forward
+    original_forward = layer.forward
     stand_in = Doubling(layer)
     stand_in.attach()
     assert torch.equal(layer(torch.ones(1)), torch.full((1,), 4.0))
     stand_in.detach()
-    assert layer.forward is own
+    assert layer.forward is original_forward
 
 
 def test_one_that_was_covered_by_somebody_else_is_left_in_place():

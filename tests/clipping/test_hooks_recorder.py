@@ -23,6 +23,6 @@ def test_a_pause_within_a_pause_does_not_end_it() -> None:
     recorder = Recorder(nn.Linear(1, 1))
     with recorder.paused():
         with recorder.paused():
-            assert not recorder.listening()
-        assert not recorder.listening()
-    assert recorder.listening()
+            assert not recorder.is_recording()
+        assert not recorder.is_recording()
+    assert recorder.is_recording()

@@ -14,9 +14,9 @@ from sparsedp.convex.clip import (
     check_rows,
     clip_rows,
     exact_mean,
-    keep_rows,
     row_norms,
     zero_broken_rows,
+    zero_other_rows,
 )
 
 values = st.floats(-1e12, 1e12)
@@ -76,7 +76,7 @@ def test_rows_that_are_not_finite_become_zero_alone():
         clean, broken = zero_broken_rows(rows)
         assert np.array_equal(clean if isinstance(clean, np.ndarray) else clean.toarray(), expected)
         assert broken.tolist() == [True, False, True, False]
-        kept = keep_rows(clean, np.array([True, False, True, True]))
+        kept = zero_other_rows(clean, np.array([True, False, True, True]))
         assert not (kept if isinstance(kept, np.ndarray) else kept.toarray()).any()
     assert math.isnan(dense[0, 1])
     finite = np.ones((2, 2))

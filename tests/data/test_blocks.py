@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparsedp.data.blocks import first_line, read_parquet, read_text, source_of
-from sparsedp.data.schema import Place
+from sparsedp.data.schema import SourcePosition
 
 texts = st.lists(st.text(alphabet="ab\t0", max_size=12), max_size=30).map(
     lambda lines: "\n".join(lines).encode()
@@ -22,7 +22,7 @@ def blocks_of(*contents, start=None, **options):
         for number, content in enumerate(contents):
             files.append(Path(folder) / f"file-{number}")
             files[-1].write_bytes(content)
-        return list(read_text(files, start or Place(), **options))
+        return list(read_text(files, start or SourcePosition(), **options))
 
 
 @settings(deadline=None, max_examples=50)
@@ -89,9 +89,9 @@ def test_parquet_comes_in_rows_and_restarts(tmp_path):
             tmp_path / f"{number}.parquet"
         )
     files = [tmp_path / "0.parquet", tmp_path / "1.parquet"]
-    blocks = list(read_parquet(files, Place(), rows=30))
+    blocks = list(read_parquet(files, SourcePosition(), rows=30))
     assert pl.concat([block.content for block in blocks])["x"].to_list() == list(range(200))
-    assert blocks[5].start == Place(1, 30, 30, 100)
+    assert blocks[5].start == SourcePosition(1, 30, 30, 100)
     again = list(read_parquet(files, blocks[5].start, rows=30))
     assert [block.content["x"].to_list() for block in again] == [b.content["x"].to_list() for b in blocks[5:]]
     with pytest.raises(TypeError):

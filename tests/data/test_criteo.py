@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sparsedp.core.criteo import VOCABULARY_SIZES
 from sparsedp.data.criteo import CATEGORIES, COLUMNS, INTEGERS, LABEL, Criteo
 from sparsedp.data.hashing import hash_strings
-from sparsedp.data.schema import Place
+from sparsedp.data.schema import SourcePosition
 
 REAL_SHAPE = (
     "0\t1\t1\t5\t0\t1382\t4\t15\t2\t181\t1\t2\t\t2\t68fd1e64\t80e26c9b\tfb936136\t7b4723c4\t25c83c98\t7e0ccccf\t"
@@ -26,7 +26,7 @@ def read(text, name="train.txt", **options):
         path = Path(folder) / name
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
         reader = Criteo((path,), Criteo.of([path]).days, **options)
-        return [reader.read(block) for block in reader.blocks(Place())]
+        return [reader.read(block) for block in reader.blocks(SourcePosition())]
 
 
 def test_a_line_of_the_real_shape():

@@ -7,7 +7,7 @@ import pytest
 
 from sparsedp.data import parts
 from sparsedp.data.parts import MANIFEST, PreparedFolder, finished
-from sparsedp.data.schema import Feature, Part, Place, Schema
+from sparsedp.data.schema import Feature, Part, Schema, SourcePosition
 
 SCHEMA = Schema("label", "rule", ("x",), "log", (Feature("f", 10, "hash"),))
 FRAME = pl.DataFrame({"label": [1.0], "x": [2.0], "f": [3]})
@@ -15,7 +15,9 @@ FRAME = pl.DataFrame({"label": [1.0], "x": [2.0], "f": [3]})
 
 def add_part(folder, number):
     name, sha256 = folder.write(number, FRAME)
-    folder.commit(Part(name, 1, sha256, Place(0, number, number), Place(0, number + 1, number + 1)))
+    folder.commit(
+        Part(name, 1, sha256, SourcePosition(0, number, number), SourcePosition(0, number + 1, number + 1))
+    )
 
 
 def test_parts_in_the_manifest_are_found_again(tmp_path):
@@ -83,9 +85,13 @@ def test_a_full_disk_says_what_to_do_and_can_be_taken_up_again(tmp_path, monkeyp
 
     with monkeypatch.context() as patch:
         patch.setattr(parts, "write_file", full)
-        with pytest.raises(OSError, match=r"no space left in .*: make room and run the same command again"):  # noqa: SIM117
-            with PreparedFolder.open(tmp_path, SCHEMA) as folder:
-                add_part(folder, 0)
+        with (
+            pytest.raises(
+                OSError, match=r"no space left in .*: free some space and run the same command again"
+            ),
+            PreparedFolder.open(tmp_path, SCHEMA) as folder,
+        ):
+            add_part(folder, 0)
     with PreparedFolder.open(tmp_path, SCHEMA) as folder:
         assert folder.parts == []
 

@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from sparsedp.data.schema import Feature, Part, Place, Schema, Source
+from sparsedp.data.schema import Feature, Part, Schema, Source, SourcePosition
 
 SCHEMA = Schema(
     label="label",
@@ -14,7 +14,9 @@ SCHEMA = Schema(
     time="time",
     time_unit="seconds",
     sources=(Source("a.csv", 10, "ab"),),
-    parts=(Part("part-00000.parquet", 7, "cd", Place(), Place(0, 10, 8), 1, ((3, "why"),)),),
+    parts=(
+        Part("part-00000.parquet", 7, "cd", SourcePosition(), SourcePosition(0, 10, 8), 1, ((3, "why"),)),
+    ),
     derived=("hour = x",),
 )
 

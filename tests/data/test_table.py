@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sparsedp.data import ClickData, Columns, HashRule, Label, Table, prepare
 from sparsedp.data.hashing import buckets, cross, hash_strings
-from sparsedp.data.schema import Place
+from sparsedp.data.schema import SourcePosition
 
 COLUMNS = Columns(
     label=Label.parse("rating>=4"),
@@ -99,7 +99,7 @@ def test_quoted_separators_breaks_and_quotes(tmp_path_factory, rows, size):
         writer = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL)
         writer.writerows([("click", "word"), *rows])
     table = Table((path,), Columns(Label.parse("click"), categorical=("word",)), block_bytes=size)
-    found = [table.read(block) for block in table.blocks(Place())]
+    found = [table.read(block) for block in table.blocks(SourcePosition())]
     good = [word for click, word in rows if click in ("0", "1")]
     assert np.concatenate([each.hashes[0] for each in found]).tolist() == hashed(*good).tolist()
     starts = np.append(2, 2 + np.cumsum([1 + word.count("\n") for _, word in rows]))
@@ -112,7 +112,7 @@ def test_malformed_lines_are_named(tmp_path):
     path.write_text("click,price,when\n1,2,3\n1,2\n1,cheap,3\n,2,3\n1,2,soon\n0,,4\n1,2,3,4\n")
     columns = Columns(Label.parse("click"), numeric=("price",), categorical=("when",), time="when")
     table = Table.of([path], columns)
-    (examples,) = [table.read(block) for block in table.blocks(Place())]
+    (examples,) = [table.read(block) for block in table.blocks(SourcePosition())]
     assert examples.plain["label"].to_list() == [1, 0]
     reasons = {bad.line: bad.reason for bad in examples.malformed}
     assert sorted(reasons) == [3, 4, 5, 6, 8]
@@ -128,7 +128,7 @@ def test_texts_for_missing_values(tmp_path):
     table = Table.of(
         [path], Columns(Label.parse("click"), numeric=("price",), categorical=("word",)), nulls=["NA"]
     )
-    (examples,) = [table.read(block) for block in table.blocks(Place())]
+    (examples,) = [table.read(block) for block in table.blocks(SourcePosition())]
     assert examples.malformed == []
     assert examples.plain["price"].to_list() == pytest.approx([0, np.log1p(3)])
     assert examples.hashes[0][0] == 0

@@ -8,7 +8,7 @@ from sparsedp.data import PartitionSelection, PublicValues, Vocabulary, learn_pr
 from sparsedp.data.hashing import hash_strings
 from sparsedp.data.label import Label
 from sparsedp.data.rules import keys_of
-from sparsedp.data.schema import Place
+from sparsedp.data.schema import SourcePosition
 from sparsedp.data.table import Columns, Table
 from sparsedp.data.vocabulary import FILE, count_keys
 from sparsedp.randomness import NoiseSource
@@ -101,7 +101,7 @@ def test_an_interrupted_count_goes_on(reader, tmp_path, monkeypatch):
         learn_public(reader, tmp_path / "out", ["word"], PublicValues(1, 1), progress=stop)
     again = []
     learned = learn_public(reader, tmp_path / "out", ["word"], PublicValues(1, 1), progress=again.append)
-    assert 0 < len(again) < len(list(reader.blocks(Place())))
+    assert 0 < len(again) < len(list(reader.blocks(SourcePosition())))
     assert sorted(learned.keys["word"].tolist()) == sorted(keys(*COUNTS))
 
 

@@ -124,7 +124,7 @@ def test_settings_are_shared_or_a_line_for_each_run(tmp_path: Path) -> None:
 def test_one_evaluation_draws_no_course(tmp_path: Path) -> None:
     run = finished(tmp_path / "run")
     assert "Quality over time" in write_report([run], tmp_path / "two.html").read_text()
-    RunFolder(run).forget_after(40)
+    RunFolder(run).discard_after(40)
     assert "Quality over time" not in write_report([run], tmp_path / "one.html").read_text()
 
 

@@ -66,7 +66,7 @@ def test_what_a_resumed_run_does_again_is_forgotten(tmp_path: Path) -> None:
         folder.log({"step": step})
     with open(tmp_path / "metrics.jsonl", "a") as file:
         file.write('{"ste')
-    folder.forget_after(2)
+    folder.discard_after(2)
     folder.log({"step": 3})
     assert folder.metrics() == [{"step": 1}, {"step": 2}, {"step": 3}]
 

@@ -310,7 +310,7 @@ def test_a_killed_process_is_resumed_from_the_command_line(tmp_path: Path) -> No
     assert whole.statement["epsilon"] <= result["statement"]["epsilon"] <= 2.0
     said = CliRunner().invoke(app, ["resume", str(tmp_path / "killed")]).stdout
     assert "stopped after 6 of 8 planned steps" in said
-    assert "2 steps that interruptions took away stay paid for" in said
+    assert "2 steps lost in interruptions stay charged" in said
 
 
 def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from sparsedp.accounting import GaussianDpEvent, PoissonSampledDpEvent
 from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE, ZERO_OUT
-from sparsedp.training.account import Account, released, together
+from sparsedp.training.account import Account, merge_accounts, released
 
 STEP = PoissonSampledDpEvent(float(np.nextafter(0.1, 1.0)), GaussianDpEvent(1 / 3))
 PRIVATE = Account(((GaussianDpEvent(5.0), 1), (STEP, 7)), final_model_only=True)
@@ -22,7 +22,7 @@ def test_an_account_goes_into_plain_values_and_back_to_the_last_digit() -> None:
 
 
 def test_several_runs_are_one_account_with_all_their_faults() -> None:
-    whole = together([PRIVATE, SEEDED, SEEDED])
+    whole = merge_accounts([PRIVATE, SEEDED, SEEDED])
     assert whole.events == (*PRIVATE.events, *SEEDED.events, *SEEDED.events)
     assert whole.faults == ("seeded",)
     assert whole.notes == ("a note",)
@@ -32,11 +32,11 @@ def test_several_runs_are_one_account_with_all_their_faults() -> None:
 def test_the_order_of_runs_hides_no_fault_and_no_adjacency() -> None:
     fixed = replace(PRIVATE, adjacency=ZERO_OUT)
     for accounts in ([PRIVATE, SEEDED, fixed], [fixed, PRIVATE, SEEDED], [SEEDED, fixed, PRIVATE]):
-        whole = together(accounts)
+        whole = merge_accounts(accounts)
         assert whole.faults == ("seeded",)
         assert whole.notes == ("a note",)
         assert whole.adjacency == ZERO_OUT
-    assert together([PRIVATE, SEEDED]).adjacency == ADD_OR_REMOVE_ONE
+    assert merge_accounts([PRIVATE, SEEDED]).adjacency == ADD_OR_REMOVE_ONE
 
 
 def test_what_was_released_is_the_most_that_any_run_showed() -> None:

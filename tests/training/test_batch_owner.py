@@ -29,7 +29,7 @@ class Loop:
 
     def step(self) -> list[int]:
         sizes = [0 if each.captured is None else each.captured.batch_size for each in self.owner.take()]
-        if self.owner.is_whole:
+        if self.owner.is_complete:
             self.owner.finish()
         return sizes
 
@@ -38,16 +38,16 @@ def test_a_batch_comes_back_with_its_examples() -> None:
     loop = Loop()
     for number, size in enumerate((3, 5), 1):
         loop.passes(loop.hand_out(size))
-        assert (loop.owner.batch, loop.owner.in_hand, loop.owner.is_whole) == (number, True, True)
+        assert (loop.owner.batch, loop.owner.has_batch, loop.owner.is_complete) == (number, True, True)
         assert loop.step() == [size]
-        assert not loop.owner.in_hand
+        assert not loop.owner.has_batch
     loop.owner.end_epoch()
 
 
 def test_pieces_of_a_batch_come_back_one_by_one() -> None:
     loop = Loop()
     loop.passes(loop.hand_out(3, last=False))
-    assert not loop.owner.is_whole
+    assert not loop.owner.is_complete
     assert loop.step() == [3]
     loop.passes(loop.hand_out(2, first=False))
     assert loop.step() == [2]
@@ -73,7 +73,7 @@ def test_each_batch_pays_for_one_step() -> None:
     loop.passes(contents)
     loop.step()
     loop.passes(contents)
-    with pytest.raises(RuntimeError, match="each batch pays for one step only"):
+    with pytest.raises(RuntimeError, match="each batch allows one step only"):
         loop.step()
     loop.passes(loop.hand_out(4))
     assert loop.step() == [4]  # what was refused is forgotten
@@ -99,7 +99,7 @@ def test_a_batch_that_was_run_or_is_empty_must_have_its_step(examples: int, end:
         loop.passes(contents)
     with pytest.raises(RuntimeError, match=r"had no step\(\)"):
         loop.hand_out(3) if end == "next batch" else loop.owner.end_epoch()
-    assert not loop.owner.in_hand
+    assert not loop.owner.has_batch
 
 
 @pytest.mark.parametrize("examples", [0, 1, 3])
@@ -136,7 +136,7 @@ def test_a_new_epoch_drops_what_was_in_hand() -> None:
     loop = Loop()
     loop.passes(loop.hand_out(3))
     loop.owner.begin_epoch()
-    assert not loop.owner.in_hand
+    assert not loop.owner.has_batch
     loop.passes(loop.hand_out(5))
     assert loop.step() == [5]
 

@@ -7,14 +7,13 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from safetensors import safe_open
+from support.checkpoints import ADAFEST, CASES, make, start, train
 from support.models import TwoTables
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
@@ -22,59 +21,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import sparsedp as sdp
 from sparsedp.accounting import GaussianDpEvent, epsilon_of
-from sparsedp.accounting.ledger.format import LedgerDamaged
 from sparsedp.training import Private
-from sparsedp.training.checkpoint import write_state, write_weights
+from sparsedp.training.checkpoint import write_state
 
 STEPS = 20
-CASES: dict[str, tuple[Callable, Callable]] = {  # type: ignore[type-arg]
-    "sgd": (lambda: sdp.AdaFEST(false_positives=3, always_on_rows=10), lambda p: torch.optim.SGD(p, lr=0.1)),
-    "adagrad": (lambda: sdp.AdaFEST(false_positives=3), lambda p: torch.optim.Adagrad(p, lr=0.1)),
-    "lazy": (lambda: sdp.DPSGD(lazy=True), lambda p: torch.optim.SGD(p, lr=0.1)),
-    "private top-k": (
-        lambda: sdp.FEST.private_top_k({"large": torch.arange(300).numpy()}, 30, mu=0.5, always_on_rows=10),
-        lambda p: torch.optim.SGD(p, lr=0.1),
-    ),
-}
-
-
-def examples() -> DataLoader:  # type: ignore[type-arg]
-    generator = torch.Generator().manual_seed(1)
-    columns = [torch.randint(0, high, (400,), generator=generator) for high in (300, 7)]
-    ids = torch.stack(columns, 1)
-    return DataLoader(TensorDataset(ids, (ids[:, 1] % 2).float()), batch_size=20)
-
-
-def make(
-    selection: sdp.selection.Selection,
-    optimizer: Callable = lambda p: torch.optim.SGD(p, lr=0.1),  # type: ignore[type-arg]
-    seed: int | None = 5,
-    engine: sdp.PrivacyEngine | None = None,
-    **options: object,
-) -> tuple[sdp.PrivacyEngine, Private]:
-    torch.manual_seed(0)
-    model = TwoTables()
-    engine = engine or sdp.PrivacyEngine(seed=seed, secure=seed is None)
-    chosen: dict = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "data_loader": examples()} | options  # type: ignore[type-arg]
-    private = engine.make_private(
-        module=model, optimizer=optimizer(model.parameters()), selection=selection, **chosen
-    )
-    return engine, private
-
-
-def start(case: str, seed: int | None = 5) -> tuple[sdp.PrivacyEngine, Private]:
-    selection, optimizer = CASES[case]
-    return make(selection(), optimizer, seed)
-
-
-def train(private: Private, until: int) -> None:
-    while private.optimizer.steps_taken < until:
-        for ids, label in private.data_loader:
-            private.optimizer.zero_grad()
-            bce(private.module(ids), label).backward()
-            private.optimizer.step()
-            if private.optimizer.steps_taken == until:
-                return
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -150,7 +100,6 @@ def lazy_table(private: Private) -> nn.Parameter:
     return private.module.large.weight  # type: ignore[union-attr, return-value]
 
 
-ADAFEST = sdp.AdaFEST(false_positives=3, always_on_rows=10)
 OTHER_RUNS: dict[str, tuple[dict, dict, str]] = {  # type: ignore[type-arg]
     "seeded into private": ({}, {"seed": None}, "noise seeded there, private here"),
     "private into seeded": ({"seed": None}, {}, "noise private there, seeded here"),
@@ -388,178 +337,6 @@ def test_a_private_run_keeps_no_stream_state_and_draws_fresh_noise_after_a_resum
     assert not torch.equal(first, private.module.state_dict()["out.weight"])
 
 
-def test_steps_after_the_checkpoint_stay_paid_for(tmp_path: Path) -> None:
-    def run(resume: bool, until: int) -> sdp.PrivacyEngine:
-        torch.manual_seed(0)
-        model = TwoTables()
-        engine = sdp.PrivacyEngine(ledger=tmp_path / "data.ledger")
-        private = engine.make_private(
-            module=model,
-            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-            data_loader=DataLoader(
-                TensorDataset(torch.zeros(400, 2).long(), torch.zeros(400)), batch_size=20
-            ),
-            noise_multiplier=1.0,
-            max_grad_norm=1.0,
-            selection=sdp.AdaFEST(always_on_rows=10),
-        )
-        if resume:
-            engine.resume(tmp_path / "run.ckpt")
-        else:
-            train(private, 3)
-            engine.save(tmp_path / "run.ckpt")
-        train(private, until)
-        return engine
-
-    engine = run(resume=False, until=10)
-    engine.detach()
-    engine = run(resume=True, until=10)
-    total = sum(count for _, count in engine.events())
-    assert total >= 17
-    assert "ledger" in str(engine.statement(1e-5))
-    engine.detach()
-
-
-def ledger_run(ledger: Path | None, checkpoint: Path, resume: bool = False) -> sdp.PrivacyEngine:
-    engine, private = make(ADAFEST, engine=sdp.PrivacyEngine(ledger=ledger))
-    if resume:
-        engine.resume(checkpoint)
-    train(private, private.optimizer.steps_taken + 2)
-    if not resume:
-        engine.save(checkpoint)
-    engine.detach()
-    return engine
-
-
-def test_an_older_copy_of_the_ledger_is_refused(tmp_path: Path) -> None:
-    """Shorter, or grown again by other runs to the length that was noted: its contents are not the same."""
-    state, path = tmp_path / "data.ledger", tmp_path / "run.ckpt"
-    ledger_run(state, tmp_path / "first.ckpt")
-    old = state.read_bytes()
-    ledger_run(state, path)
-    noted = int(torch.load(path, weights_only=True)["ledger"].split(":")[1])
-    ledger_run(state, path, resume=True)  # the same ledger, longer by now
-    state.unlink()
-    state.write_bytes(old)
-    assert len(old) < noted
-    with pytest.raises(LedgerDamaged, match=r"data\.ledger does not hold.*older copy"):
-        ledger_run(state, path, resume=True)
-    while state.stat().st_size < noted:
-        ledger_run(state, tmp_path / "other.ckpt")
-    with pytest.raises(LedgerDamaged, match=r"data\.ledger does not hold.*older copy"):
-        ledger_run(state, path, resume=True)
-
-
-def test_another_ledger_or_none_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "run.ckpt"
-    ledger_run(tmp_path / "data.ledger", path)
-    with pytest.raises(ValueError, match="ledger one there, none here"):
-        ledger_run(None, path, resume=True)
-    noted = int(torch.load(path, weights_only=True)["ledger"].split(":")[1])
-    while not (tmp_path / "else.ledger").exists() or (tmp_path / "else.ledger").stat().st_size < noted:
-        ledger_run(tmp_path / "else.ledger", tmp_path / "other.ckpt")
-    with pytest.raises(LedgerDamaged, match="another ledger"):
-        ledger_run(tmp_path / "else.ledger", path, resume=True)
-    ledger_run(None, path)
-    with pytest.raises(ValueError, match="ledger none there, one here"):
-        ledger_run(tmp_path / "data.ledger", path, resume=True)
-
-
-def test_checkpoints_and_weights_are_on_disk_before_they_have_their_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A spy: the file's contents are synced, then renamed, then the folder is synced."""
-    done: list[tuple[str, str]] = []
-    sync, rename = os.fsync, os.replace
-
-    def spied_sync(descriptor: int) -> None:
-        done.append(("sync", Path(os.readlink(f"/proc/self/fd/{descriptor}")).name))
-        sync(descriptor)
-
-    def spied_rename(source: Path, target: Path) -> None:
-        if tmp_path in Path(target).parents:  # and not the accountant's cache
-            done.append(("rename", Path(target).name))
-        rename(source, target)
-
-    monkeypatch.setattr(os, "fsync", spied_sync)
-    monkeypatch.setattr(os, "replace", spied_rename)
-    engine, private = start("lazy", seed=None)
-    train(private, 1)
-    for name, write in (
-        ("run.ckpt", engine.save),
-        ("weights", lambda path: write_weights(private.module, path, privacy="none")),
-        ("model", lambda path: engine.export(path, delta=1e-5)),
-    ):
-        done.clear()
-        write(tmp_path / name)
-        assert done == [("sync", f"{name}.partial"), ("rename", name), ("sync", tmp_path.name)]
-
-
-def test_export_holds_weights_and_statement_only(tmp_path: Path) -> None:
-    engine, private = start("lazy", seed=None)
-    train(private, 3)
-    engine.export(tmp_path / "model.safetensors", delta=1e-5)
-    with safe_open(tmp_path / "model.safetensors", "pt") as file:
-        assert set(file.keys()) == set(private.module.state_dict())
-        assert "add-or-remove-one" in file.metadata()["privacy"]
-        assert set(file.metadata()) == {"privacy"}
-        assert torch.equal(file.get_tensor("large.weight"), private.module.state_dict()["large.weight"])
-
-
-def test_export_of_a_run_that_is_not_private_is_refused(tmp_path: Path) -> None:
-    engine, private = start("sgd")
-    train(private, 1)
-    with pytest.raises(ValueError, match="not private"):
-        engine.export(tmp_path / "model.safetensors", delta=1e-5)
-    assert not (tmp_path / "model.safetensors").exists()
-    engine.export(tmp_path / "model.safetensors", delta=1e-5, allow_not_private=True)
-
-
-class Running(nn.Module):
-    """Keeps statistics of its inputs, one written in place, one through an array, one put in its place."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = TwoTables()
-        for name in ("mean", "seen", "last"):
-            self.register_buffer(name, torch.zeros(2))
-        self.register_buffer("scale", torch.ones(2))
-
-    def forward(self, ids: Tensor) -> Tensor:
-        if self.training:
-            self.mean.mul_(0.9).add_(0.1 * ids.float().mean(dim=0))
-            self.seen.numpy()[:] += ids.sum(dim=0).numpy()
-            self.last = ids.float().sum(dim=0)
-        return self.inner(ids)
-
-
-@pytest.mark.parametrize("resumed", [False, True])
-def test_buffers_that_training_passes_update_are_not_exported(resumed: bool, tmp_path: Path) -> None:
-    def begin() -> tuple[sdp.PrivacyEngine, Private]:
-        model = Running()
-        engine = sdp.PrivacyEngine()
-        return engine, engine.make_private(
-            module=model,
-            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-            data_loader=examples(),
-            noise_multiplier=1.0,
-            max_grad_norm=1.0,
-            selection=ADAFEST,
-        )
-
-    engine, private = begin()
-    train(private, 2)
-    if resumed:
-        engine.save(tmp_path / "run.ckpt")
-        engine, private = begin()
-        engine.resume(tmp_path / "run.ckpt")
-    with pytest.warns(UserWarning, match=r"\['mean', 'seen', 'last'\].*left out"):
-        engine.export(tmp_path / "model.safetensors", delta=1e-5)
-    with safe_open(tmp_path / "model.safetensors", "pt") as file:
-        assert set(file.keys()) == set(private.module.state_dict()) - {"mean", "seen", "last"}
-        assert "without the buffers mean, seen, last" in file.metadata()["privacy"]
-
-
 @pytest.mark.parametrize("part", ["module", "optimizer", "lazy"])
 def test_a_resume_that_fails_half_way_leaves_the_account_of_what_it_loaded(part: str, tmp_path: Path) -> None:
     """Torch loads what fits before it says what does not; a loop that then starts anew has trained weights."""
@@ -578,14 +355,3 @@ def test_a_resume_that_fails_half_way_leaves_the_account_of_what_it_loaded(part:
     with pytest.raises((RuntimeError, ValueError, KeyError)):
         engine.resume(tmp_path / "broken")
     assert engine.epsilon(1e-5) == spent
-
-
-@pytest.mark.parametrize("bias", [True, False])
-def test_export_of_parameters_that_the_run_does_not_know_is_refused(bias: bool, tmp_path: Path) -> None:
-    """A head that came later, trained on the examples by an optimiser of its own: no noise, no statement."""
-    engine, private = start("sgd", seed=None)
-    private.module.head = nn.Linear(1, 1, bias=bias)
-    train(private, 1)
-    with pytest.raises(ValueError, match=r"head.weight.*after make_private"):
-        engine.export(tmp_path / "weights", delta=1e-5)
-    assert not (tmp_path / "weights").exists()

@@ -152,7 +152,7 @@ def test_pieces_that_are_kept_are_said(model: type[Model], selection: Selection,
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         one_epoch(private)
-    assert any("are kept until its last one" in str(each.message) for each in caught) is warned
+    assert any("are stored until its last one" in str(each.message) for each in caught) is warned
 
 
 @pytest.mark.parametrize("physical_batch_size", [None, 8, 1000])

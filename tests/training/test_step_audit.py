@@ -160,7 +160,7 @@ def test_dividing_by_the_realised_batch_size_is_caught(monkeypatch: pytest.Monke
     release = PrivateStep.release
 
     def realised(self: PrivateStep) -> StepGradient:
-        examples = sum(piece.batch_size for piece in self._kept)
+        examples = sum(piece.batch_size for piece in self._stored_pieces)
         self._rule = replace(self._rule, expected_batch_size=max(examples, 1))
         return release(self)
 

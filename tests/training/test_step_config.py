@@ -163,7 +163,7 @@ def test_runs_of_another_name_have_a_cap_of_their_own(tmp_path: Path) -> None:
         train(private, 1)
         engine.detach()
     engine, private = start(364, 46, Ledger.open(path, run="first"), epochs=1)
-    with pytest.raises(BudgetExceeded, match=r"run 'first' .* a name of its own"):
+    with pytest.raises(BudgetExceeded, match=r"run 'first' .* needs another name"):
         train(private, 1)
     engine.detach()
     assert sum(count for _, count in Ledger.read(path).events()) == 16

@@ -1,12 +1,12 @@
-"""The Gaussian mechanism exactly (Balle and Wang 2018): delta, epsilon and sigma from one another.
+"""The exact Gaussian mechanism (Balle and Wang 2018): conversions between delta, epsilon and sigma.
 
 With `mu` = sensitivity / standard deviation, the pair N(0, 1) against N(mu, 1) has
 
     delta_G(eps; mu) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu).
 
 Both terms are written with the scaled complementary error function, since e^eps phi(mu/2 + eps/mu) =
-phi(eps/mu - mu/2): the two exponentials cancel on paper and not in floating point, so delta keeps its
-relative precision down to 1e-300.
+phi(eps/mu - mu/2): the exponentials cancel analytically instead of in floating point, so delta has full relative
+precision down to 1e-300.
 """
 
 from __future__ import annotations
@@ -65,9 +65,8 @@ def _root(function: Callable[[float], float], low: float, high: float) -> float:
 def analytic_gaussian_sigma(epsilon: float, delta: float) -> float:
     """sigma_AG: the smallest noise multiplier whose Gaussian mechanism is (epsilon, delta)-DP.
 
-    Guarantee: releasing f(x) + N(0, (Delta sigma)^2) with l2 sensitivity Delta is (epsilon, delta)-DP under
-    whichever adjacency Delta was computed for. Proof: Balle and Wang 2018, theorem 8; the root is found in
-    ln mu and rounded up.
+    Guarantee: releasing f(x) + N(0, (Delta sigma)^2) with l2 sensitivity Delta is (epsilon, delta)-DP under the
+    adjacency of Delta. Proof: Balle and Wang 2018, theorem 8; the root is solved for in ln mu and rounded up.
     """
     epsilon = check_non_negative("epsilon", epsilon)
     log_delta = math.log(check_delta(delta))

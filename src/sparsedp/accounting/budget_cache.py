@@ -1,4 +1,4 @@
-"""How far a budget reaches, worked out rarely instead of at every step."""
+"""How many events fit a budget, computed rarely instead of at every step."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Counts = dict[str, int]
 
 
 class BudgetCache:
-    """A mix of events known to fit the budget: whatever is nowhere above it fits too, without a computation.
+    """A mix of events known to fit the budget: counts that are nowhere larger fit too, without a computation.
 
-    Events go by their keys; a mix is a count for each key.
+    Events are identified by their keys; a mix is a count per key.
 
-    Guarantee: `grant` never lets the counts pass a mix whose epsilon was computed and is within the budget.
+    Guarantee: `grant` never lets the counts exceed a mix whose epsilon was computed and is within the budget.
     Proof: the epsilon of a composition does not fall when events are added to it.
     """
 
@@ -29,19 +29,19 @@ class BudgetCache:
         self._largest: str | None = None  # the event of which not one more fits beside the others in `_fits`
         self._seen: Counts = {}
 
-    def grant(self, counts: Mapping[str, int], key: str, wanted: int) -> int | None:
-        """How many of `wanted` more events fit beside `counts`; None if that must be worked out first."""
+    def grant(self, counts: Mapping[str, int], key: str, requested: int) -> int | None:
+        """How many of `requested` more events fit beside `counts`; None if that must be computed first."""
         others, fitting = _without(counts, key), _without(self._fits, key)
         if any(count > fitting.get(other, 0) for other, count in others.items()):
             return None
         room = self._fits.get(key, 0) - counts.get(key, 0)
-        if room >= wanted:
-            return wanted
+        if room >= requested:
+            return requested
         return max(room, 0) if others == fitting and key == self._largest else None
 
-    def admit(self, events: Mapping[str, DpEvent], counts: Counts, key: str, wanted: int) -> None:
-        """Find out whether exactly `wanted` more fit; raises `BudgetExceeded` if not."""
-        mix = {**counts, key: counts.get(key, 0) + wanted}
+    def admit(self, events: Mapping[str, DpEvent], counts: Counts, key: str, requested: int) -> None:
+        """Compute whether exactly `requested` more fit; raises `BudgetExceeded` if not."""
+        mix = {**counts, key: counts.get(key, 0) + requested}
         reached = self._epsilon(events, mix)
         if reached > self.epsilon:
             raise BudgetExceeded(
@@ -50,21 +50,23 @@ class BudgetCache:
             )
         self._fits, self._largest = mix, None
 
-    def extend(self, events: Mapping[str, DpEvent], counts: Counts, key: str, wanted: int) -> None:
-        """Find out that the planned steps fit, or else how many do at most, for a run that asks repeatedly."""
+    def extend(self, events: Mapping[str, DpEvent], counts: Counts, key: str, requested: int) -> None:
+        """Compute whether the planned steps fit, or else how many do, for a run that requests repeatedly."""
         others = _without(counts, key)
         growth = {name: count - self._seen.get(name, count) for name, count in counts.items()}
         self._seen = dict(counts)
         if any(growth[name] > 0 for name in others):
-            # Another run adds other events meanwhile. Leave room for several times what was added since the
-            # last look: the largest count of this event beside theirs would be out of date at once.
+            # Another run adds other events meanwhile. Leave room for several times what was added since the last
+            # call: the largest count of this event beside theirs would be out of date at once.
             for times in (4, 2, 1, 0):
                 mix = {name: count + times * max(growth[name], 0) for name, count in others.items()}
-                mix[key] = counts.get(key, 0) + max(wanted, times * growth.get(key, 0))
+                mix[key] = counts.get(key, 0) + max(requested, times * growth.get(key, 0))
                 if self._epsilon(events, mix) <= self.epsilon:
                     self._fits, self._largest = mix, None
                     return
-        if self.planned_steps >= counts.get(key, 0) + wanted:  # one computation, where the largest takes many
+        if (
+            self.planned_steps >= counts.get(key, 0) + requested
+        ):  # one computation; the largest count takes many
             mix = {**others, key: self.planned_steps}
             if self._epsilon(events, mix) <= self.epsilon:
                 self._fits, self._largest = mix, None
@@ -76,8 +78,8 @@ class BudgetCache:
                 target_delta=self.delta,
                 extra_events=[SelfComposedDpEvent(events[name], count) for name, count in others.items()],
             )
-        except ValueError:  # steps so cheap that there is no largest number: make sure of many
-            self.admit(events, counts, key, 1000 * wanted)
+        except ValueError:  # steps so cheap that there is no largest number: admit many
+            self.admit(events, counts, key, 1000 * requested)
         else:
             self._fits, self._largest = {**others, key: limit}, key
 

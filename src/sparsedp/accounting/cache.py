@@ -1,9 +1,9 @@
-"""Results of calibrations on disk, so that a repeated question is answered at once.
+"""A disk cache of calibrations and epsilons.
 
-The cache is a fixed number of small files; a result goes to the file its key hashes to, in place of
-whatever was there. So it never grows beyond a few megabytes and needs no pruning. It is only ever a
-shortcut: whatever is missing, damaged, from another version, or cannot be written is computed again. The
-checksums find accidents, not forgeries: who can write to the cache can change what the accounting says.
+The cache is a fixed number of small files; a result overwrites the file its key hashes to. So it never grows
+beyond a few megabytes and needs no pruning. It is only a shortcut: an entry that is missing, damaged or from
+another version is computed again. The checksums detect accidents, not forgeries: anyone who can write to the
+cache can change what the accounting says.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from sparsedp.core.durable import replace_file
 
 _SLOTS = 16**3
 _RULES = 3
-"""Raised whenever the accounting itself changes: what earlier rules answered is not asked for again."""
+"""Raised whenever the accounting itself changes: results of earlier rules are ignored."""
 
 
 def cache_directory() -> Path:
     """`$SPARSEDP_CACHE`, or `sparsedp` in `$XDG_CACHE_HOME` or the platform's cache directory."""
-    if own := os.environ.get("SPARSEDP_CACHE"):
-        return Path(own)
+    if directory := os.environ.get("SPARSEDP_CACHE"):
+        return Path(directory)
     if base := os.environ.get("XDG_CACHE_HOME"):
         return Path(base) / "sparsedp"
     if sys.platform == "darwin":
@@ -52,7 +52,7 @@ def _slot(key: str) -> Path:
 
 @dataclass(frozen=True)
 class Entry:
-    """A kept result: a finite number of at least zero, and what its reader wants to know besides."""
+    """A stored result: a finite number of at least zero, and a note for its reader."""
 
     number: float
     note: str
@@ -71,7 +71,7 @@ def load(key: str) -> Entry | None:
     """What was stored under `key` by these versions of the libraries, or None.
 
     Guarantee: exactly what was stored. An entry whose checksum, over key, versions, number and note, does not
-    match is taken for missing, and so is a number that is negative, infinite or NaN.
+    match counts as missing, and so does a number that is negative, infinite or NaN.
     """
     try:
         entry = json.loads(_slot(key).read_text(encoding="utf-8"))
@@ -84,9 +84,9 @@ def load(key: str) -> Entry | None:
 
 
 def store(key: str, number: float, note: str = "") -> None:
-    """Keep a number under `key`, written atomically: a reader sees a whole entry or none.
+    """Store a number under `key`, atomically: a reader sees a complete entry or none.
 
-    What `load` would not believe (an infinite epsilon, say) is not written.
+    What `load` would reject (an infinite epsilon, say) is not written.
     """
     if not _is_result(number):
         return

@@ -20,12 +20,12 @@ from sparsedp.core.validation import (
     check_releases,
 )
 
-_ROUGH = 30.0  # a first search makes do with this many times the tolerance
+_ROUGH = 30.0  # the first search allows this many times the tolerance
 _NARROW_ENOUGH_TO_GUESS = 0.01  # around a jump of the rough epsilon
 _SIGMAS = (1e-2, 1e9)
 _MOST_STEPS = 10**9
 _LARGE = 100.0
-_SETTLED, _LOOSE = "settled", "loose"
+_CONVERGED, _LOOSE = "settled", "loose"  # notes in the disk cache
 
 
 class LooseEpsilonWarning(UserWarning):
@@ -33,21 +33,21 @@ class LooseEpsilonWarning(UserWarning):
 
 
 def epsilon_of(events: Events, delta: float) -> float:
-    """Epsilon at `delta` of all these events together: one loss distribution, refined until it settles.
+    """Epsilon at `delta` of all these events together: one loss distribution, refined until it converges.
 
-    Guarantee: an upper bound under add-or-remove-one adjacency, above the exact value by no more than
+    Guarantee: an upper bound under add-or-remove-one adjacency, above the exact value by at most
     `tolerance(epsilon)`; where that would take too large a grid, a `LooseEpsilonWarning` says so. Infinite
-    where nothing is protected: above 1e9. Results are kept on disk, under the serialised form of the events.
+    above 1e9, where nothing is protected. Results are cached on disk, under the serialised form of the events.
     """
     delta = check_delta(delta)
     leaves = merged(events)
     key = f"epsilon at {delta!r} of {composition_key(leaves)}"
     if (stored := cache.load(key)) is not None:
-        answer = Answer(stored.number, stored.note == _SETTLED)
+        answer = Answer(stored.number, stored.note == _CONVERGED)
     else:
         answer = epsilon_answer(leaves, delta)
-        cache.store(key, answer.epsilon, _SETTLED if answer.settled else _LOOSE)
-    if not answer.settled:
+        cache.store(key, answer.epsilon, _CONVERGED if answer.converged else _LOOSE)
+    if not answer.converged:
         warnings.warn(
             f"epsilon {answer.epsilon:.4g} is a valid but not a tight upper bound",
             LooseEpsilonWarning,
@@ -92,8 +92,8 @@ def calibrate(
 
     A step is `step_event(sigma)`, by default `PoissonSampled(sampling_rate, Gaussian(sigma))`; its cost
     must not rise with sigma. Guarantee: `epsilon_of` the whole run, and of any part of it, is at most
-    `target_epsilon`. For the sake of the parts, whose grids differ, the aim is below the target by twice
-    `tolerance(target_epsilon)`.
+    `target_epsilon`. The search aims below the target by twice `tolerance(target_epsilon)`, because parts of a run
+    are computed on other grids.
     """
     target = check_epsilon(target_epsilon, "target_epsilon")
     delta = check_delta(target_delta, "target_delta")
@@ -154,7 +154,7 @@ def _sigma(target: float, delta: float, steps: int, make: Callable[[float], DpEv
 def max_steps(
     *, step_event: DpEvent, target_epsilon: float, target_delta: float, extra_events: Sequence[DpEvent] = ()
 ) -> int:
-    """How many times `step_event` fits within the target, besides `extra_events` once each; 0 if not at all.
+    """How many times `step_event` fits within the target, in addition to `extra_events` once each.
 
     Guarantee: with that many, `epsilon_of` is at most `target_epsilon`; with one more it is not.
     """

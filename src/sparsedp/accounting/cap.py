@@ -1,4 +1,4 @@
-"""A run's epsilon as a cap: the step that would pass it is refused, whatever was lost in crashes before."""
+"""A run's epsilon as a cap: the step that would exceed it is refused, also after crashes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class EpsilonCap:
     """The most that a run may spend in all: `target_epsilon` at `target_delta`.
 
     Guarantee: if every release of a run was admitted by `require` before it was made, or entered with this
-    cap on a ledger (`Ledger.spend`, `Ledger.step_reserver`), then `epsilon_of` everything the run has paid for is
-    at most `target_epsilon`, after any number of crashes and resumes; on a ledger what was paid includes the
-    steps that crashes took away. Proof: the account never passes a mix of events whose epsilon was computed
-    and lies below the target by the accountant's tolerance (`BudgetCache`), so that what the accountant says of
-    a part of the mix is within the target too. A run that lost steps therefore takes fewer of them.
+    cap on a ledger (`Ledger.spend`, `Ledger.step_reserver`), then `epsilon_of` everything charged to the run is
+    at most `target_epsilon`, after any number of crashes and resumes; on a ledger the charges include steps
+    lost in crashes. Proof: the account never exceeds a mix of events whose epsilon was computed and is below the
+    target by the accountant's tolerance (`BudgetCache`), so the accountant's result for a part of the mix is
+    within the target too. A run that lost steps therefore takes fewer of them.
 
     `planned_steps` is how many steps the noise was calibrated for. It saves computations and tells a ledger
-    how many steps it may reserve at once; it is no limit.
+    how many steps it may reserve at once; it is not a limit.
     """
 
     def __init__(self, target_epsilon: float, target_delta: float, planned_steps: int = 0) -> None:
@@ -39,9 +39,9 @@ class EpsilonCap:
         return self.budget_cache.planned_steps
 
     def require(self, account: Events, event: DpEvent) -> None:
-        """Refuse `event` with `BudgetExceeded` if it would pass the target beside the `account` so far.
+        """Refuse `event` with `BudgetExceeded` if it would exceed the target beside the `account` so far.
 
-        For a run without a ledger; a ledger asks by itself, under its lock.
+        For a run without a ledger; a ledger checks by itself, under its lock.
         """
         key = event_key(event)
         events, counts = {key: event}, {key: 0}
@@ -50,11 +50,11 @@ class EpsilonCap:
             counts[name] = counts.get(name, 0) + count
         while not (granted := self.budget_cache.grant(counts, key, 1)):
             if granted == 0:
-                raise self.refusal("one more step", f"{counts[key]} steps like it are paid for")
+                raise self.refusal("one more step", f"{counts[key]} steps like it were charged")
             self.budget_cache.extend(events, counts, key, 1)
 
     def refusal(self, what: str, account: str) -> BudgetExceeded:
-        """The error for something that does not fit beside an account, both in words."""
+        """The error for an event that does not fit beside an account, both in words."""
         return BudgetExceeded(
             f"{what} would pass the budget of target_epsilon {self.target_epsilon:g} at delta "
             f"{self.target_delta:g}, which is a cap: {account}"

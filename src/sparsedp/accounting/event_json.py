@@ -1,4 +1,4 @@
-"""Events as JSON and back: what a ledger line says about a release, read strictly."""
+"""Events to JSON and back, for the ledger; parsing is strict."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import attr
 from dp_accounting import dp_event
 
-from sparsedp.accounting import events as own_events
+from sparsedp.accounting import events as package_events
 
 Json = dict[str, Any]
 
@@ -44,14 +44,14 @@ def event_from_json(data: Any) -> dp_event.DpEvent:
 
 
 def event_key(event: dp_event.DpEvent) -> str:
-    """One text for one event: equal exactly for events that cost the same by having the same fields."""
+    """A canonical string for an event: equal exactly for events with the same fields."""
     return json.dumps(event_to_json(event), separators=(",", ":"), allow_nan=False)
 
 
 @functools.cache
 def _known_events() -> dict[str, type[dp_event.DpEvent]]:
-    """Every event class a ledger may name: dp_accounting's and this package's own."""
-    named = {**vars(dp_event), **vars(own_events)}
+    """Every event class a ledger may name: dp_accounting's and this package's."""
+    named = {**vars(dp_event), **vars(package_events)}
     return {
         kind.__name__: kind
         for kind in named.values()
@@ -60,8 +60,7 @@ def _known_events() -> dict[str, type[dp_event.DpEvent]]:
 
 
 def _field_names(kind: type[dp_event.DpEvent]) -> tuple[str, ...]:
-    # The base class is an attrs class, so a dataclass below it looks like an empty attrs class: ask for it
-    # first.
+    # The base class is an attrs class, so a dataclass below it looks like an empty attrs class: check that first.
     if dataclasses.is_dataclass(kind):
         return tuple(field.name for field in dataclasses.fields(kind))
     return tuple(field.name for field in attr.fields(kind))

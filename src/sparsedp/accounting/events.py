@@ -1,9 +1,9 @@
-"""Privacy events: dp-accounting's own, and the ones it lacks.
+"""Privacy events: those of dp-accounting, and the ones it lacks.
 
 An event says what a mechanism did, in noise multipliers (noise scale over sensitivity), never on which
-data. Anything here may stand inside `PoissonSampledDpEvent(q, event)`, `ComposedDpEvent` and
+data. Any event may be nested in `PoissonSampledDpEvent(q, event)`, `ComposedDpEvent` and
 `SelfComposedDpEvent`. Releases that read the *same* Poisson batch belong inside one
-`PoissonSampledDpEvent(q, ComposedDpEvent([...]))`: sampling each on its own would be accounted as if every
+`PoissonSampledDpEvent(q, ComposedDpEvent([...]))`: sampling each separately would be accounted as if every
 release had drawn a fresh batch.
 """
 
@@ -65,7 +65,7 @@ def _positive_or_infinite(name: str, value: float) -> None:
 
 @attr.s(frozen=True, slots=True, auto_attribs=True)
 class PureDpEvent(DpEvent):  # type: ignore[misc]
-    """Any epsilon-DP mechanism of which nothing more is known, for instance permute-and-flip.
+    """A generic epsilon-DP mechanism, for instance permute-and-flip.
 
     Dominated by randomised response: loss `epsilon` with probability e^epsilon / (1 + e^epsilon), else
     `-epsilon` (Kairouz, Oh and Viswanath 2015).
@@ -107,10 +107,10 @@ class SparseVectorDpEvent(DpEvent):  # type: ignore[misc]
     position is published).
 
     Cost: each round up to and including a positive is an AboveThreshold run, which is (1/threshold_scale +
-    2/query_scale)-DP however many negatives precede it: shift the threshold's noise by one sensitivity
-    (first term), and the positive's own noise by at most two (second term); every negative then only
-    becomes likelier (Dwork and Roth 2014, theorem 3.23, with the two scales kept apart). `positives` rounds
-    compose, and so do as many Laplace answers. A threshold noise kept for all rounds is another mechanism:
+    2/query_scale)-DP for any number of preceding negatives: shift the threshold's noise by one sensitivity
+    (first term), and the positive's noise by at most two (second term); every negative then only
+    becomes likelier (Dwork and Roth 2014, theorem 3.23, with two separate scales). `positives` rounds
+    compose, and so do as many Laplace answers. Reusing one threshold noise for all rounds is another mechanism:
     account for it as `PureDpEvent(1/threshold_scale + 2 positives/query_scale)`.
     """
 
@@ -126,5 +126,5 @@ class SparseVectorDpEvent(DpEvent):  # type: ignore[misc]
 
     @property
     def round_epsilon(self) -> float:
-        """The pure epsilon of one round, its published answer apart."""
+        """The pure epsilon of one round, without its published answer."""
         return 1 / self.threshold_scale + 2 / self.query_scale

@@ -1,8 +1,8 @@
-"""Budget filters: costs chosen step by step in the light of earlier outputs, and a stop in time.
+"""Budget filters: adaptive composition where each cost may depend on earlier outputs.
 
-A filter is asked whether a cost fits (`admits`) and told to charge it (`spend`, which raises
-`BudgetExceeded` instead of passing the budget). The composition of a fixed run may be computed in advance;
-where the costs themselves depend on earlier outputs, only these compositions hold.
+`admits` tells whether a cost fits; `spend` charges it, and raises `BudgetExceeded` instead of exceeding the budget.
+The composition of a fixed run may be computed in advance; where the costs themselves depend on earlier outputs,
+only these compositions hold.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Filter(Protocol[Cost]):
     """Adaptive composition within a budget fixed in advance."""
 
     def admits(self, cost: Cost) -> bool:
-        """Whether a release of this cost fits besides all those charged."""
+        """Whether a release of this cost fits in addition to those charged."""
 
     def spend(self, cost: Cost) -> None:
         """Charge a release before it is made; raises `BudgetExceeded`, charging nothing, if it does not fit."""
@@ -147,8 +147,8 @@ class RenyiFilter(Filter[float]):
     """Costs are Renyi divergences at one `order`, fixed in advance.
 
     Guarantee: all releases together are (`order`, `budget`)-RDP, under the adjacency of the costs. Proof:
-    Feldman and Zrnic 2021. The order must be chosen before the run: the best order of the
-    costs that came about would depend on the outputs.
+    Feldman and Zrnic 2021. The order must be chosen before the run: the best order for the actual costs would
+    depend on the outputs.
     """
 
     def __init__(self, order: float, budget: float) -> None:
@@ -194,8 +194,8 @@ class AdaptiveFilter(Filter[tuple[float, float]]):
     Guarantee: all releases together are (`epsilon`, `delta`)-DP, under the adjacency of the costs, if every
     release is (epsilon_t, delta_t)-DP given the ones before. With delta = `slack` + rest, the filter stops
     before sqrt(2 ln(1/slack) sum epsilon_t^2) + sum epsilon_t^2 / 2 > epsilon or sum delta_t > rest. Proof:
-    Whitehouse, Ramdas, Rogers and Wu 2023. The second term stands outside the root: inside it,
-    the budget of epsilon = 1 would let a sum of squares pass that costs more than 1.
+    Whitehouse, Ramdas, Rogers and Wu 2023. The second term is outside the root: inside it, the budget of
+    epsilon = 1 would admit a sum of squares that costs more than 1.
     """
 
     def __init__(self, epsilon: float, delta: float, slack: float | None = None) -> None:
@@ -212,7 +212,7 @@ class AdaptiveFilter(Filter[tuple[float, float]]):
 
     @property
     def spent(self) -> tuple[float, float]:
-        """The (epsilon, delta) that the releases charged so far have together."""
+        """The (epsilon, delta) of all releases charged so far."""
         return self._reached(self._squares.with_one_more(0.0)), self.slack + self._deltas.with_one_more(0.0)
 
     @override
@@ -250,5 +250,5 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
     grid = centre + np.linspace(-40, 40, 161)
     best = int(np.argmin([at(point) for point in grid]))
     low, high = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
-    found = minimize_scalar(at, bounds=(low, high), method="bounded", options={"xatol": 1e-9})
-    return max(float(found.fun), 0.0)
+    minimum = minimize_scalar(at, bounds=(low, high), method="bounded", options={"xatol": 1e-9})
+    return max(float(minimum.fun), 0.0)

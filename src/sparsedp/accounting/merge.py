@@ -1,4 +1,4 @@
-"""Several Gaussians on the same data are one: the rules for merging and splitting noise multipliers."""
+"""Merging and splitting noise multipliers: several Gaussians on the same data are one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def merge_sigmas(*sigmas: float) -> float:
 
 
 def merge_groups(groups: Iterable[tuple[float, float]]) -> float:
-    """The noise multiplier of groups clipped apart: `(sum (clip_g / std_g)^2)^-1/2` over pairs (clip, std)."""
+    """The noise multiplier of separately clipped groups: `(sum (clip_g / std_g)^2)^-1/2` over pairs (clip, std)."""
     return merge_sigmas(*(check_scale("std", std) / check_scale("clip", clip) for clip, std in groups))
 
 

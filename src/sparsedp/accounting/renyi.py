@@ -25,7 +25,7 @@ def has_renyi(event: DpEvent) -> bool:
 
 
 def check_renyi(event: DpEvent) -> None:
-    """Refuse parameters that no mechanism has, by name; `NoPrivacy` where nothing is protected."""
+    """Refuse impossible parameters by name; `NoPrivacy` where nothing is protected."""
     if isinstance(event, ZCDpEvent):
         for name in ("rho", "xi"):
             value = check_number(name, getattr(event, name))
@@ -45,7 +45,7 @@ def check_renyi(event: DpEvent) -> None:
 
 
 def renyi_epsilon(events: Events, delta: float) -> float:
-    """An upper bound on epsilon by Renyi divergences alone: looser than a loss distribution, always quick."""
+    """An upper bound on epsilon from Renyi divergences only: looser than a loss distribution, always quick."""
     orders = np.concatenate([np.arange(2, 64), 2.0 ** np.arange(6, 13)])
     try:
         divergences = _divergences(events, orders) + _ROUNDING * sum(count for _, count in events)
@@ -72,7 +72,7 @@ def renyi_pair(events: Events) -> Atoms:
 
     Guarantee: dominates the composition in both directions. Proof: at e >= 0 its delta is at most g(e) =
     min over orders a of exp((a - 1)(R(a) - e + ln(1 - 1/a))) / a (Canonne, Kamath and Steinke 2020,
-    proposition 12), whichever neighbour comes first, and so 1 - e^-e (1 - g(e)) at -e. The true curve,
+    proposition 12), for either order of the neighbours, and so 1 - e^-e (1 - g(e)) at -e. The true curve,
     convex in e^e, lies below the lower hull of these; the hull is the curve of the pair returned.
     """
     divergences = _divergences(events, _ORDERS)

@@ -1,4 +1,4 @@
-"""Roots of monotone functions that are dear to evaluate and near to power laws."""
+"""Roots of monotone functions that are expensive to evaluate and close to power laws."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def solve_falling(
 ) -> tuple[float, float]:
     """(x, exponent) with aim - slack <= function(x) <= aim, for a function that falls with x.
 
-    Steps follow the power law x^exponent through the last two points, kept within what is known of the
-    root. Where the function jumps over the interval, x is next to the jump on its lower side, within a share
-    `narrow` of it; where it stays on one side of it up to a limit, x is that limit.
+    Steps follow the power law x^exponent through the last two points, within the current bracket of the root.
+    Where the function jumps over the interval, x is next to the jump on its lower side, within a share `narrow`
+    of it; where it stays on one side of it up to a limit, x is that limit.
     """
     low, high = limits
     x, last = guess, (math.nan, math.nan)
@@ -54,15 +54,15 @@ def _exponent(one: tuple[float, float], two: tuple[float, float], otherwise: flo
 
 
 def _next(
-    x: float, y: float, wanted: float, exponent: float, reach: float, between: tuple[float, float]
+    x: float, y: float, requested: float, exponent: float, reach: float, between: tuple[float, float]
 ) -> float:
-    """Along the power law, by no more than `reach` and strictly inside what the root lies between."""
-    if y > 0 and wanted > 0 and math.isfinite(y):
+    """The next x along the power law, by at most a factor `reach` and strictly inside the bracket `between`."""
+    if y > 0 and requested > 0 and math.isfinite(y):
         furthest = math.log(reach)
-        log_move = (math.log(wanted) - math.log(y)) / exponent
+        log_move = (math.log(requested) - math.log(y)) / exponent
         move = math.exp(min(max(log_move, -furthest), furthest))
     else:
-        move = reach if y > wanted else 1 / reach
+        move = reach if y > requested else 1 / reach
     low, high = between
     return x * move if low < x * move < high else math.sqrt(low * high)
 
@@ -70,8 +70,8 @@ def _next(
 def last_fitting(cost: Callable[[int], float], limit: float, *, guess: int, most: int) -> int:
     """The n with cost(n) <= limit < cost(n + 1), for a cost that rises with n and is within the limit at 0.
 
-    Secant steps, each followed by a look at the neighbour that would end the search; halving if they take
-    too long.
+    Secant steps, each followed by an evaluation at the neighbour that would end the search; bisection if they
+    take too long.
     """
     low, high = 0, most
     last: tuple[int, float] | None = None

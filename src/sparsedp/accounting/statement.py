@@ -1,4 +1,4 @@
-"""What a privacy guarantee says: never a bare epsilon."""
+"""A privacy guarantee with its adjacency, unit and release: never a bare epsilon."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _ADJACENCIES = (ADD_OR_REMOVE_ONE, REPLACE_ONE, ZERO_OUT)
 
 @dataclass(frozen=True)
 class PrivacyStatement:
-    """A guarantee with everything needed to read it: for whom, against which neighbours, on what release.
+    """A guarantee with everything needed to interpret it: privacy unit, adjacency and what was released.
 
-    `private` is False when the numbers do not hold for the run at hand: the noise came from a known seed,
-    or there was none. `notes` carry qualifications (for instance: "valid for the final model only").
+    `private` is False when the numbers do not hold for the run: the noise came from a known seed, or there was
+    none. `notes` carry qualifications (for instance: "valid for the final model only").
     """
 
     epsilon: float

@@ -1,4 +1,4 @@
-"""Privacy of users, each with a capped number of rows, where examples are sampled one by one."""
+"""User-level privacy: each user has a capped number of rows, and rows are Poisson sampled independently."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def user_step_event(
     Guarantee: add-or-remove-one *user*; releases the noisy sum of clipped examples (noise multiplier with
     respect to one example). Proof: of the user's rows Binomial(rows, rate) are in the batch, each moves the
     sum by at most the clipping norm, so the pair is dominated by a mixture of Gaussians with those shifts
-    (Choquette-Choo et al. 2023, corollary 4.7); more rows shift more. Counts so rare that they do not matter
-    are taken for a larger one: the rare low ones for the first that is not rare, the rare high ones for all
-    rows. So is every count where more than 500 remain, for one at most 0.05 standard deviations above it.
+    (Choquette-Choo et al. 2023, corollary 4.7); more rows shift more. Counts of negligible probability are rounded
+    up: low ones to the first that is not negligible, high ones to all rows. Where more than 500 counts remain, each
+    is rounded up by at most 0.05 standard deviations.
     """
     sigma = check_positive("noise_multiplier", noise_multiplier)
     rate = check_rate("sampling_rate", sampling_rate)
@@ -63,7 +63,7 @@ def user_unit(rows_per_user: int) -> str:
 def user_statement(
     epsilon: float, delta: float, rows_per_user: int, released: str, *, private: bool = True
 ) -> PrivacyStatement:
-    """A guarantee for users; it holds only where the cap on rows was enforced, and says so."""
+    """A guarantee for users; a note says that it requires the cap on rows."""
     return PrivacyStatement(
         epsilon,
         delta,

@@ -1,4 +1,4 @@
-"""Distinguishing audits: how large epsilon must be at least, seen from the outside.
+"""Distinguishing audits: empirical lower bounds on epsilon.
 
 An (epsilon, delta)-DP mechanism satisfies ``P(E) <= e^eps Q(E) + delta`` for every event E and both orders
 of two neighbouring data sets. So one event that is much likelier on one of them refutes a claim. Where the
@@ -31,7 +31,7 @@ _CANDIDATES = 512
 
 @dataclass(frozen=True)
 class AuditResult:
-    """What an audit of one pair of data sets found.
+    """The result of an audit of one pair of data sets.
 
     ``lower_bound`` holds for the epsilon of the mechanism at ``delta``, under the adjacency by which the two
     data sets are neighbours, except with probability ``1 - confidence``. A bound below the claim proves
@@ -63,7 +63,7 @@ class AuditResult:
 def epsilon_lower_bound(
     hits: ArrayLike, other_hits: ArrayLike, *, runs: int, delta: float, confidence: float = CONFIDENCE
 ) -> NDArray[np.float64]:
-    """A lower bound on epsilon from how often an event came on two neighbours, in ``runs`` runs on each.
+    """A lower bound on epsilon from how often an event occurred on two neighbours, in ``runs`` runs on each.
 
     Clopper-Pearson on both probabilities, half of ``1 - confidence`` each: with ``p`` at least ``p_low`` and
     ``q`` at most ``q_high``, epsilon is at least ``ln((p_low - delta) / q_high)``. Elementwise.
@@ -114,7 +114,7 @@ def audit(
 def repeated(
     mechanism: Callable[[Data, Stream], Any], statistic: Callable[[Any], float] = float
 ) -> Statistics[Data]:
-    """A mechanism that runs once a call, and a number made of its output, as ``audit`` takes them."""
+    """A mechanism that runs once per call, and a statistic of its output, as ``audit`` takes them."""
 
     def statistics(data: Data, stream: Stream, runs: int) -> NDArray[np.float64]:
         return np.array([statistic(mechanism(data, stream)) for _ in range(runs)], dtype=np.float64)

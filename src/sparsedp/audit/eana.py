@@ -17,7 +17,7 @@ class EANA(Selection):
     """Selects exactly the rows that the batch touches.
 
     No guarantee: which rows got a gradient shows which rows were in the batch, so delta is at least 0.21
-    whatever the epsilon (specification, section 1). It exists to show that an audit can fail.
+    for any epsilon (specification, section 1). It exists to show that an audit can fail.
     """
 
     def step_event(self, noise_multiplier: float) -> DpEvent:

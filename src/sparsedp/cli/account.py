@@ -150,7 +150,7 @@ def _show_ledger(path: Path, delta: float | None, as_json: bool) -> None:
             "budget": dict(zip(("epsilon", "delta"), ledger.budget, strict=True)) if ledger.budget else None,
             "runs": [asdict(run) for run in ledger.runs],
             "events": [{"event": event_to_json(event), "count": count} for event, count in events],
-            "unsettled": ledger.unsettled,
+            "unsettled": ledger.reserved_steps,
             "notices": list(ledger.notices),
         }
         typer.echo(json.dumps(spent, indent=2, allow_nan=False))
@@ -162,5 +162,7 @@ def _show_ledger(path: Path, delta: float | None, as_json: bool) -> None:
         typer.echo(f"Run {run.name}, began {run.began}{'' if run.private else ' (seeded or without noise)'}")
     for event, count in events:
         typer.echo(f"{count:>12,} x {event}")
-    if ledger.unsettled:
-        typer.echo(f"Of these, {ledger.unsettled:,} steps were reserved by runs still at work or broken off")
+    if ledger.reserved_steps:
+        typer.echo(
+            f"Of these, {ledger.reserved_steps:,} steps were reserved by runs that are active or were interrupted"
+        )

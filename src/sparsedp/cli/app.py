@@ -1,4 +1,4 @@
-"""The `sparsedp` command and its subcommands, each in a file of its own."""
+"""The `sparsedp` command and its subcommands, one file each."""
 
 from __future__ import annotations
 

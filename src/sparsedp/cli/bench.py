@@ -19,17 +19,17 @@ def bench(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     available: Annotated[bool, typer.Option("--list", help="Only list the names.")] = False,
 ) -> None:
-    """Run benchmarks; each runs in a process of its own and prints a table (or JSON)."""
+    """Run benchmarks; each runs in a separate process and prints a table (or JSON)."""
     known = scripts.names("benchmarks")
     if available:
         typer.echo(json.dumps(known) if as_json else "\n".join(known))
         return
-    wanted = names or known
-    for name in wanted:
+    selected = names or known
+    for name in selected:
         if name not in known:
             raise ValueError(f"{name!r} is not one of the benchmarks: {', '.join(known)}")
     failed = 0
-    for name in wanted:
+    for name in selected:
         path = scripts.folder("benchmarks") / f"{name.replace('-', '_')}.py"
         command = [sys.executable, "-m", "sparsedp.cli.run_script", str(path)]
         failed = subprocess.run([*command, *(["--json"] if as_json else [])]).returncode or failed

@@ -1,4 +1,4 @@
-"""Public data sets that studies and benchmarks read: where they lie, and one clear line where one is absent."""
+"""Public data sets that studies and benchmarks read: their folders, and a clear error where one is missing."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def find_data_set(name: str, files: Sequence[str], data: Path | None = None) -> 
 
     It is nowhere else looked for. Refuses if one of `files` is not in it.
     """
-    given = data or os.environ.get(VARIABLE)
-    if not given:
-        wanted = ", ".join(f"{name}/{file}" for file in files)
+    root = data or os.environ.get(VARIABLE)
+    if not root:
+        required = ", ".join(f"{name}/{file}" for file in files)
         raise MissingDataSet(
-            f"data set {name}: give the folder that holds {wanted} as --data DIR or {VARIABLE}; see {PAGE}"
+            f"data set {name}: give the folder that holds {required} as --data DIR or {VARIABLE}; see {PAGE}"
         )
-    folder = Path(given) / name
+    folder = Path(root) / name
     for file in files:
         if not (folder / file).is_file():
             raise MissingDataSet(f"data set {name}: there is no file {folder / file}; see {PAGE}")

@@ -71,14 +71,14 @@ def plan(
         "fest_rows": fest_rows,
         "fest_mu": fest_mu,
     }
-    given: dict[str, Any] = {name: value for name, value in optional.items() if value is not None}
+    arguments: dict[str, Any] = {name: value for name, value in optional.items() if value is not None}
     made = make_plan(
         epsilon=epsilon,
         examples=examples,  # type: ignore[arg-type]  # 4.5e7 is welcome here; the planner checks that it is whole
         expected_batch_size=batch,  # type: ignore[arg-type]
         tables=_tables(table or [], tables),
         dense_parameters=dense_parameters,
-        **given,
+        **arguments,
     )
     if as_json:
         typer.echo(json.dumps(made.to_dict(), indent=2, allow_nan=False))

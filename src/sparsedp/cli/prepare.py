@@ -97,7 +97,7 @@ def table(
     multi_hot: Annotated[
         list[str] | None, typer.Option(help="Columns of several values, such as a|b|c.")
     ] = None,
-    multi_hot_separator: Annotated[str, typer.Option(help="What stands between those values.")] = "|",
+    multi_hot_separator: Annotated[str, typer.Option(help="The separator of those values.")] = "|",
     cross: Annotated[list[str] | None, typer.Option(help="A crossed feature, hashed: a,b=BUCKETS.")] = None,
     hashed: Annotated[
         list[str] | None, typer.Option("--hash", help="Rows of the table of a hashed column: NAME=BUCKETS.")
@@ -107,7 +107,7 @@ def table(
     ] = None,
     separator: Annotated[str | None, typer.Option(help="Default: tab for .tsv, else comma.")] = None,
     null: Annotated[
-        list[str] | None, typer.Option(help="A text that stands for a missing value, such as NA.")
+        list[str] | None, typer.Option(help="A text that means a missing value, such as NA.")
     ] = None,
     vocabulary: VocabularyFile = None,
     vocabulary_epsilon: VocabularyEpsilon = None,

@@ -55,7 +55,7 @@ def load(kind: str, name: str) -> ModuleType:
 
 
 def _import_file(name: str, path: Path) -> ModuleType:
-    """The module in a file; one that is already imported under that name from there is kept."""
+    """The module in a file; one that is already imported under that name from there is reused."""
     loaded = sys.modules.get(name)
     if loaded is not None and Path(loaded.__file__ or "") == path:
         return loaded

@@ -1,4 +1,4 @@
-"""Command-line options from the fields of ``RunConfig``: name, type, default and help stand there, once."""
+"""Command-line options from the fields of ``RunConfig``, which hold name, type, default and help."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     parses and checks them, so that an option and a line of a settings file are refused in the same words.
     """
     signature = inspect.signature(command, eval_str=True)
-    own = {name: each for name, each in signature.parameters.items() if name != "settings"}
+    command_parameters = {name: each for name, each in signature.parameters.items() if name != "settings"}
     options = {name: _parameter(name) for name in RunConfig.model_fields}
 
     @functools.wraps(command)
     def parsed(**values: Any) -> None:
-        given = {name: values.pop(name) for name in options}
-        settings = {name: _value(name, text) for name, text in given.items() if text is not None}
+        options_set = {name: values.pop(name) for name in options}
+        settings = {name: _value(name, text) for name, text in options_set.items() if text is not None}
         command(**values, settings=settings)
 
-    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own.values()]
+    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in command_parameters.values()]
     parsed.__signature__ = signature.replace(parameters=[*parameters, *options.values()])  # type: ignore[attr-defined]
-    parsed.__annotations__ = {name: each.annotation for name, each in (own | options).items()}
+    parsed.__annotations__ = {name: each.annotation for name, each in (command_parameters | options).items()}
     return parsed
 
 

@@ -17,10 +17,10 @@ def sweep(
     plan: Annotated[Path, typer.Argument(help="YAML file with 'base' settings and a 'grid' of lists.")],
     out: Annotated[Path, typer.Option(help="Folder for the runs and results.parquet.")],
     settings: dict[str, Any],
-    jobs: Annotated[int, typer.Option(help="Runs at the same time, each in a process of its own.")] = 1,
+    jobs: Annotated[int, typer.Option(help="Runs at the same time, each in a separate process.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
-    """Run a grid of settings; finished runs are kept, interrupted ones go on.
+    """Run a grid of settings; finished runs are reused, interrupted ones resume.
 
     The options replace settings of the plan's base.
     """
@@ -31,7 +31,7 @@ def sweep(
     from sparsedp.runs.sweep import sweep as run_sweep
 
     refuse_special_file("plan", plan)
-    asked = Sweep.read(plan).with_base(settings)
+    plan_with_settings = Sweep.read(plan).with_base(settings)
     with Progress(
         *Progress.get_default_columns(),
         TextColumn("{task.completed} of {task.total} runs"),
@@ -40,12 +40,12 @@ def sweep(
     ) as bar:
         task = bar.add_task("sweep", total=None)
         results = run_sweep(
-            asked, out, jobs, lambda done, total: bar.update(task, completed=done, total=total)
+            plan_with_settings, out, jobs, lambda done, total: bar.update(task, completed=done, total=total)
         )
     if as_json:
         typer.echo(results.write_json())
         return
-    varied = [name for grid in asked.grids for name in grid]
+    varied = [name for grid in plan_with_settings.grids for name in grid]
     shown = [*dict.fromkeys(varied), "auc", "log_loss", "reduction", "spent_epsilon"]
     Console(width=160).print(_table(results.select(shown).sort("auc", descending=True)))
     typer.echo(f"results: {out / 'results.parquet'}")

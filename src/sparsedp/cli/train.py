@@ -32,9 +32,9 @@ def train(
     """Train a click model under differential privacy."""
     from sparsedp.runs import RunConfig, start
 
-    asked = RunConfig.parse(settings) if config is None else RunConfig.read(config, **settings)
-    with progress_bar(asked.algorithm, quiet=as_json) as on_progress:
-        result = start(asked, out, on_progress)
+    run_config = RunConfig.parse(settings) if config is None else RunConfig.read(config, **settings)
+    with progress_bar(run_config.algorithm, quiet=as_json) as on_progress:
+        result = start(run_config, out, on_progress)
     show_result(out, vars(result), as_json)
 
 
@@ -60,11 +60,11 @@ def evaluate(
     """AUC and log-loss of a trained model."""
     from sparsedp.runs.evaluation import evaluate_run
 
-    found = evaluate_run(run, data)
+    metrics = evaluate_run(run, data)
     if as_json:
-        typer.echo(json.dumps(vars(found)))
+        typer.echo(json.dumps(vars(metrics)))
     else:
-        typer.echo(f"AUC {found.auc:.4f}, log-loss {found.log_loss:.4f} on {found.rows:,} rows")
+        typer.echo(f"AUC {metrics.auc:.4f}, log-loss {metrics.log_loss:.4f} on {metrics.rows:,} rows")
 
 
 @contextmanager
@@ -105,9 +105,7 @@ def show_result(folder: Path, result: dict[str, Any], as_json: bool) -> None:
         steps, planned = result["steps"], result["planned_steps"]
         typer.echo(f"stopped after {steps:,} of {planned:,} planned steps: {result['stopped']}")
     if result["lost_steps"]:
-        typer.echo(
-            f"{result['lost_steps']:,} steps that interruptions took away stay paid for, within epsilon"
-        )
+        typer.echo(f"{result['lost_steps']:,} steps lost in interruptions stay charged, within epsilon")
     statement = result["statement"]
     if statement is None:
         from sparsedp.runs.result import NOT_PRIVATE

@@ -1,4 +1,4 @@
-"""Gets hold of the gradient of a layer's output, whatever comes before the layer and after it."""
+"""Captures the gradient of a layer's output, independent of the operations before and after the layer."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from torch import Tensor
 Receive = Callable[[Tensor], None]
 
 
-class _Anchor(torch.autograd.Function):
-    """An output that nothing before it needs a gradient for.
+class _LeafOutput(torch.autograd.Function):
+    """For an output that does not require a gradient.
 
-    It is returned as itself, marked as changed in place: nothing is copied, and an in-place activation may
-    follow, as it may after an ordinary layer.
+    The output itself is returned, marked as changed in place: nothing is copied, and an in-place activation may
+    follow, as after an ordinary layer.
     """
 
     @staticmethod
-    def forward(ctx: Any, output: Tensor, ground: Tensor, receive: Receive) -> Tensor:
+    def forward(ctx: Any, output: Tensor, sentinel: Tensor, receive: Receive) -> Tensor:
         ctx.mark_dirty(output)
         ctx.receive = receive
         return output
@@ -30,11 +30,11 @@ class _Anchor(torch.autograd.Function):
         return None, None, None
 
 
-class _Relay(torch.autograd.Function):
-    """An output that is a view: a linear layer with a bias returns one for a sequence.
+class _ViewOutput(torch.autograd.Function):
+    """For an output that is a view: a linear layer with a bias returns one for a sequence.
 
-    An in-place operation on a view gives its base a new history that a hook on the view is no part of: the
-    gradient would be lost without a word. What is returned shares the memory but is a view of nothing.
+    An in-place operation on a view gives its base a new history, which a hook on the view does not see: the
+    gradient would be lost silently. The returned tensor shares the memory but is not a view.
     """
 
     @staticmethod
@@ -48,11 +48,11 @@ class _Relay(torch.autograd.Function):
         return grad, None
 
 
-class _Grounded(torch.autograd.Function):
-    """A layer's input, tied to the ground: a whole backward pass reaches the ground, a restricted one does not."""
+class _WithSentinel(torch.autograd.Function):
+    """Connects a layer's input to the sentinel: a full backward pass reaches it, a restricted one does not."""
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, ground: Tensor) -> Tensor:
+    def forward(ctx: Any, values: Tensor, sentinel: Tensor) -> Tensor:
         return values.view_as(values)
 
     @staticmethod
@@ -60,26 +60,26 @@ class _Grounded(torch.autograd.Function):
         return grad, None
 
 
-class _GroundedCopy(_Grounded):
+class _CopyWithSentinel(_WithSentinel):
     """The same for a tensor that may be changed in place afterwards."""
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, ground: Tensor) -> Tensor:
+    def forward(ctx: Any, values: Tensor, sentinel: Tensor) -> Tensor:
         return values.clone()
 
 
-_GROUND = torch.zeros((), requires_grad=True)
-_GROUND_NODE = torch.autograd.graph.get_gradient_edge(_GROUND).node
+_SENTINEL = torch.zeros((), requires_grad=True)
+_SENTINEL_NODE = torch.autograd.graph.get_gradient_edge(_SENTINEL).node
 
 
-def ground(values: Tensor) -> Tensor:
-    """The same values; every backward pass through them that is a training pass also reaches the ground."""
-    return _Grounded.apply(values, _GROUND)  # type: ignore[no-any-return, no-untyped-call]
+def with_sentinel(values: Tensor) -> Tensor:
+    """The same values; every full backward pass through them also reaches the sentinel."""
+    return _WithSentinel.apply(values, _SENTINEL)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def grounded_copy(values: Tensor) -> Tensor:
+def copy_with_sentinel(values: Tensor) -> Tensor:
     """The same for a tensor that may be changed in place afterwards."""
-    return _GroundedCopy.apply(values, _GROUND)  # type: ignore[no-any-return, no-untyped-call]
+    return _CopyWithSentinel.apply(values, _SENTINEL)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def refuse_gradient(values: Tensor, message: str) -> Tensor:
@@ -89,27 +89,27 @@ def refuse_gradient(values: Tensor, message: str) -> Tensor:
         if not is_restricted():
             raise RuntimeError(message)
 
-    return on_gradient(grounded_copy(values), refuse)
+    return on_gradient(copy_with_sentinel(values), refuse)
 
 
 def is_restricted() -> bool:
-    """Whether the running backward pass leaves parameters out: ``autograd.grad``, ``backward(inputs=...)``."""
-    return not torch._C._will_engine_execute_node(_GROUND_NODE)
+    """Is the running backward pass restricted to some inputs (``autograd.grad``, ``backward(inputs=...)``)?"""
+    return not torch._C._will_engine_execute_node(_SENTINEL_NODE)
 
 
 def on_gradient(output: Tensor, receive: Receive) -> Tensor:
-    """What takes the place of ``output``, and hands its gradient to ``receive`` in every backward pass.
+    """A replacement of ``output`` that passes its gradient to ``receive`` in every backward pass.
 
     A view that requires a gradient must not be the saved result of the operation that made it, since that
-    operation would not see an in-place change that follows.
+    operation would not see a later in-place change.
     """
-    taken: Tensor
+    traced: Tensor
     if not output.requires_grad:
-        # ``data``: a module may return a tensor that belongs to somebody else.
-        taken = _Anchor.apply(output.data, _GROUND, receive)  # type: ignore[no-untyped-call]
+        # ``data``: a module may return a tensor that it does not own.
+        traced = _LeafOutput.apply(output.data, _SENTINEL, receive)  # type: ignore[no-untyped-call]
     elif output._is_view():
-        taken = _Relay.apply(output, receive)  # type: ignore[no-untyped-call]
+        traced = _ViewOutput.apply(output, receive)  # type: ignore[no-untyped-call]
     else:
         output.register_hook(receive)  # type: ignore[no-untyped-call]
-        taken = output
-    return taken
+        traced = output
+    return traced

@@ -1,4 +1,4 @@
-"""What is said of a module whose per-example gradients cannot be found."""
+"""Errors for modules whose per-example gradients cannot be computed."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from torch import nn
 
 
 class RuleError(ValueError):
-    """Why a rule cannot go on; it becomes an ``UnsupportedLayerError`` where the module's name is known."""
+    """Why a rule does not apply; it becomes an ``UnsupportedLayerError`` where the module's name is known."""
 
 
 class UnsupportedLayerError(ValueError):
-    """A module that cannot be trained privately as it stands; the message names it and says what to do."""
+    """A module that cannot be trained privately as it is; the message names it and says what to do."""
 
     def __init__(self, name: str, module: nn.Module, reason: str) -> None:
         where = f"module {name!r}" if name else "module"

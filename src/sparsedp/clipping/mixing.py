@@ -1,4 +1,4 @@
-"""Finds a layer that mixes the examples of a batch: by gradients across examples, and by leaving examples out."""
+"""Detects layers that mix the examples of a batch: by gradients across examples, and by leaving examples out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 
 from sparsedp.clipping.errors import UnsupportedLayerError
 from sparsedp.clipping.gradients.vectors import upcast
-from sparsedp.clipping.hooks import Watch
+from sparsedp.clipping.hooks import LayerWrapper
 from sparsedp.clipping.layers.registry import argument
 
 BATCHES = 2
@@ -22,9 +22,9 @@ BATCHES = 2
 
 _TOLERANCE = 1e-3
 _LAST_BITS = 4
-"""By how many units in the last place ``_rounding`` moves what a layer gives."""
+"""By how many units in the last place ``_rounding`` moves a layer's outputs."""
 _ROUNDING_MARGIN = 16
-"""Differences up to so many times what ``_rounding`` finds are taken for rounding."""
+"""Differences up to this many times the result of ``_rounding`` count as rounding."""
 _Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 _Forward = Callable[..., Any]
 _PLAIN = (int, float, str, bool, type(None))
@@ -36,7 +36,7 @@ _MIXES = (
 
 
 class _ForwardFailed(Exception):
-    """The model itself raised; it will do so again where the user sees it, or cannot be probed."""
+    """The model itself raised: the real forward pass will raise again, or the model cannot be probed."""
 
 
 class _Output(NamedTuple):
@@ -47,117 +47,118 @@ class _Output(NamedTuple):
 
 class _Trace(NamedTuple):
     outputs: list[_Output]
-    """Of the watched layers in the order of their calls, then of the model."""
+    """Of the wrapped layers in the order of their calls, then of the model."""
     has_offsets: bool
-    """A bag was read with offsets: its examples cannot be cut out along dimension 0."""
+    """A bag was read with offsets: its examples cannot be sliced along dimension 0."""
 
 
 class MixingProbe:
     """Runs the first batches again, to see whether an example's outputs depend on the rest of its batch.
 
-    Per-example gradients exist only where they do not. Two probes, since neither sees everything. The gradient
-    of half of the examples' outputs must be zero at the other examples of every layer: this needs no second form of
-    the batch, whatever is random. And each half by itself must have the outputs that it has in its batch: this also
-    sees what ``detach`` hides from gradients. It is made in training mode, in evaluation mode
-    where training draws random numbers, and not at all where evaluation does too or the batch cannot be cut along
+    Per-example gradients are defined only if they do not. There are two probes, since neither sees everything.
+    The gradient of half of the examples' outputs must be zero at the other examples of every layer: this works on
+    the batch as it is, also with random layers. And each half by itself must have the outputs that it has in its
+    batch: this also sees what ``detach`` hides from gradients. It runs in training mode, in evaluation mode where
+    training draws random numbers, and not at all where evaluation does too or the batch cannot be sliced along
     dimension 0. A model whose outputs change from call to call carries state from one batch to the next, and is
     refused. The loss is not part of the model, and is not probed.
     """
 
-    def __init__(self, module: nn.Module, watches: Sequence[Watch]) -> None:
+    def __init__(self, module: nn.Module, layers: Sequence[LayerWrapper]) -> None:
         self._module = module
-        self._watched = [(watch.name, watch.module) for watch in watches]
-        self._left = BATCHES
-        self._single_left = BATCHES
+        self._layers = [(layer.name, layer.module) for layer in layers]
+        self._batches_left = BATCHES
+        self._single_batches_left = BATCHES
 
     def __call__(
         self, forward: _Forward, args: tuple[Any, ...], kwargs: dict[str, Any], examples: int | None
     ) -> None:
         """Probe one call of the model's ``forward``; raises ``UnsupportedLayerError``."""
-        if not self._left or not examples or (examples == 1 and not self._single_left):
+        if not self._batches_left or not examples or (examples == 1 and not self._single_batches_left):
             return
-        with _left_as_it_was(self._module), suppress(_ForwardFailed):
+        with _restored(self._module), suppress(_ForwardFailed):
             self._probe(forward, (args, kwargs), examples)
 
     def _probe(self, forward: _Forward, call: _Arguments, examples: int) -> None:
-        if examples == 1:  # there is nothing to mix, but state to carry
-            self._single_left -= 1
+        if examples == 1:  # nothing to mix, but the model may carry state
+            self._single_batches_left -= 1
             with torch.no_grad():
                 self._repeatable_trace(forward, call)
             return
         compared = self._probe_gradients(forward, call, examples)
         compared += self._probe_subsets(forward, call, examples)
-        if compared:  # else nothing was finite, or nothing could be seen
-            self._left -= 1
+        if compared:  # else nothing was finite, or nothing could be compared
+            self._batches_left -= 1
 
     def _probe_gradients(self, forward: _Forward, call: _Arguments, examples: int) -> int:
-        # Hooks of the caller's on saved tensors (checkpointing) count what a forward pass saves.
+        # The caller's saved-tensor hooks (checkpointing) count what a forward pass saves: keep them out.
         with (
             torch.enable_grad(),
             torch.autograd.graph.saved_tensors_hooks(lambda saved: saved, lambda saved: saved),
         ):
             trace = self._trace(forward, call, keep_graph=True)
-            roots = [each.values for each in trace.outputs if each.module is self._module]
+            roots = [output.values for output in trace.outputs if output.module is self._module]
             roots = [root for root in roots if root.requires_grad and _has_rows(root, examples)]
-            layers = [each for each in trace.outputs if each.values.requires_grad]
-            layers = [each for each in layers if _has_rows(each.values, examples)]
+            layers = [output for output in trace.outputs if output.values.requires_grad]
+            layers = [output for output in layers if _has_rows(output.values, examples)]
             if not roots or not layers:
                 return 0
-            some, others = _halves(examples, self._left)
-            one = sum(
+            some, others = _halves(examples, self._batches_left)
+            objective = sum(
                 upcast(root[some]).nan_to_num().square().sum() + upcast(root[some]).nan_to_num().sum()
                 for root in roots
             )
             try:
-                grads = torch.autograd.grad(one, [each.values for each in layers], allow_unused=True)  # type: ignore[arg-type]
-            except RuntimeError:  # re-entrant checkpointing has no gradients of parts
+                values = [output.values for output in layers]
+                grads = torch.autograd.grad(objective, values, allow_unused=True)  # type: ignore[arg-type]
+            except RuntimeError:  # re-entrant checkpointing does not support autograd.grad
                 return 0
-        for each, grad in zip(layers, grads, strict=True):
+        for output, grad in zip(layers, grads, strict=True):
             if grad is not None and bool((grad[others].isfinite() & (grad[others] != 0)).any()):
-                where = "after" if each.module is not self._module else "in"
+                where = "after" if output.module is not self._module else "in"
                 raise UnsupportedLayerError(
-                    each.layer,
-                    each.module,
+                    output.layer,
+                    output.module,
                     "one example's output depends on others here: " + _MIXES.format(where=where),
                 )
         return sum(grad is not None and bool(grad[some].isfinite().any()) for grad in grads)
 
     @torch.no_grad()
     def _probe_subsets(self, forward: _Forward, call: _Arguments, examples: int) -> int:
-        whole = self._repeatable_trace(forward, call)
-        if whole is None or whole.has_offsets:
+        full = self._repeatable_trace(forward, call)
+        if full is None or full.has_offsets:
             return 0
         compared = 0
-        for chosen in _halves(examples, self._left):
+        for chosen in _halves(examples, self._batches_left):
             cut = _cut(call, examples, torch.tensor(chosen))
             if cut is None:
                 return 0
             try:
                 alone = self._trace(forward, cut)
-            except _ForwardFailed:  # the model takes no other batch than this one
+            except _ForwardFailed:  # the model does not take a smaller batch
                 return compared
             compared += self._compare(
-                whole, alone, examples, chosen, lambda: self._rounding(forward, call, whole)
+                full, alone, examples, chosen, lambda: self._rounding(forward, call, full)
             )
         return compared
 
-    def _rounding(self, forward: _Forward, call: _Arguments, whole: _Trace) -> list[float]:
-        """How far rounding alone may move each output: seen by moving the last bits of what each layer gives.
+    def _rounding(self, forward: _Forward, call: _Arguments, full: _Trace) -> list[float]:
+        """How far rounding alone may move each output, measured by moving the last bits of every layer's output.
 
         An output that is small because large numbers cancel is mostly rounding, which differs with the size of
-        the batch and from one processor to another. Not at all where the two cannot be compared: their layers or
-        shapes differ, or only one of them is finite.
+        the batch and from one processor to another. Zero where the two cannot be compared: their layers or shapes
+        differ, or only one of them is finite.
         """
         moved = self._trace(forward, call, move_last_bits=True)
-        if len(moved.outputs) != len(whole.outputs):
-            return [0.0] * len(whole.outputs)
+        if len(moved.outputs) != len(full.outputs):
+            return [0.0] * len(full.outputs)
         differences = [
-            _difference(one.values, two.values) for one, two in zip(whole.outputs, moved.outputs, strict=True)
+            _difference(one.values, two.values) for one, two in zip(full.outputs, moved.outputs, strict=True)
         ]
-        return [_ROUNDING_MARGIN * each if math.isfinite(each) else 0.0 for each in differences]
+        return [_ROUNDING_MARGIN * change if math.isfinite(change) else 0.0 for change in differences]
 
     def _repeatable_trace(self, forward: _Forward, call: _Arguments) -> _Trace | None:
-        """The outputs in a mode in which nothing is random; the mode is left on for the calls that follow."""
+        """The outputs in a mode in which nothing is random; the mode stays on for later calls."""
         for training in (True, False):
             self._module.train(training)
             for module in self._module.modules():
@@ -185,20 +186,20 @@ class MixingProbe:
         move_last_bits: bool = False,
     ) -> _Trace:
         torch.manual_seed(seed)
-        found: list[_Output] = []
+        outputs: list[_Output] = []
         has_offsets = False
         bits = torch.Generator().manual_seed(0)
 
-        def keep(name: str, module: nn.Module, output: Any) -> None:
+        def record(name: str, module: nn.Module, output: Any) -> None:
             if isinstance(module, nn.RNNBase):
                 output = output[0]  # the final states have the layers along dimension 0
-            # What follows may change an output in place.
-            found.extend(
+            # A later operation may change an output in place.
+            outputs.extend(
                 _Output(name, module, leaf if keep_graph else leaf.clone()) for leaf in _floats(output)
             )
 
         with ExitStack() as stack:
-            for name, module in self._watched:
+            for name, module in self._layers:
 
                 def hook(layer: nn.Module, args: Any, kwargs: Any, output: Any, name: str = name) -> Any:
                     nonlocal has_offsets
@@ -206,7 +207,7 @@ class MixingProbe:
                     has_offsets |= bag and argument(args, kwargs, 1, "offsets") is not None
                     if move_last_bits:
                         output = tree_map(partial(_with_last_bits_moved, bits=bits), output)
-                    keep(name, layer, output)
+                    record(name, layer, output)
                     return output
 
                 stack.enter_context(module.register_forward_hook(hook, with_kwargs=True))
@@ -214,25 +215,25 @@ class MixingProbe:
                 output = forward(*call[0], **call[1])
             except Exception as error:
                 raise _ForwardFailed from error
-        found.extend(_Output("", self._module, leaf) for leaf in _floats(output))
-        return _Trace(found, has_offsets)
+        outputs.extend(_Output("", self._module, leaf) for leaf in _floats(output))
+        return _Trace(outputs, has_offsets)
 
     def _compare(
         self,
-        whole: _Trace,
+        full: _Trace,
         alone: _Trace,
         examples: int,
         chosen: list[int],
         rounding: Callable[[], list[float]],
     ) -> int:
         """How many outputs were compared; raises where one differs by more than rounding."""
-        if [each.layer for each in whole.outputs] != [each.layer for each in alone.outputs]:
+        if [output.layer for output in full.outputs] != [output.layer for output in alone.outputs]:
             return 0
         compared = 0
-        pairs = zip(whole.outputs, alone.outputs, strict=True)
+        pairs = zip(full.outputs, alone.outputs, strict=True)
         for index, ((layer, module, batch), (_, _, few)) in enumerate(pairs):
             if not _has_rows(batch, examples):
-                continue  # a scalar, or of another size than the batch: refused where it is captured
+                continue  # a scalar, or another size than the batch: refused at capture
             expected = batch[chosen]
             if few.numel() != expected.numel():
                 if module is self._module:
@@ -256,7 +257,7 @@ class MixingProbe:
 
 
 def _halves(examples: int, seed: int) -> tuple[list[int], list[int]]:
-    """Two random halves of the examples, the first and the last apart: few that mix can be in one half together."""
+    """Two random halves of the examples, with the first and the last example in different halves."""
     order = torch.randperm(examples, generator=torch.Generator().manual_seed(seed)).tolist()
     first = {0, *order[: examples // 2]} - {examples - 1}
     return sorted(first), [n for n in range(examples) if n not in first]
@@ -267,7 +268,7 @@ def _has_rows(values: Tensor, examples: int) -> bool:
 
 
 def _cut(call: _Arguments, examples: int, chosen: Tensor) -> _Arguments | None:
-    """The arguments with these examples only; None where it is not clear how to cut them."""
+    """The arguments with these examples only; None where it is unclear how to slice them."""
     leaves, spec = tree_flatten(call)
     cut = []
     for leaf in leaves:
@@ -279,8 +280,8 @@ def _cut(call: _Arguments, examples: int, chosen: Tensor) -> _Arguments | None:
         elif not isinstance(leaf, _PLAIN):
             return None
         cut.append(leaf)
-    found: _Arguments = tree_unflatten(cut, spec)
-    return found
+    arguments: _Arguments = tree_unflatten(cut, spec)
+    return arguments
 
 
 def _floats(output: Any) -> list[Tensor]:
@@ -301,30 +302,30 @@ def _agree(first: _Trace, second: _Trace) -> bool:
     )
 
 
-def _close(together: Tensor, alone: Tensor) -> bool:
-    tolerance = max(_TOLERANCE, 4 * torch.finfo(together.dtype).eps)
-    finite = together[together.isfinite()]
+def _close(in_batch: Tensor, alone: Tensor) -> bool:
+    tolerance = max(_TOLERANCE, 4 * torch.finfo(in_batch.dtype).eps)
+    finite = in_batch[in_batch.isfinite()]
     scale = float(upcast(finite).abs().amax()) if finite.numel() else 0.0
-    return _difference(together, alone) <= tolerance * scale
+    return _difference(in_batch, alone) <= tolerance * scale
 
 
-def _difference(together: Tensor, alone: Tensor) -> float:
-    """The largest; infinite where the shapes differ, or only one of the two is finite."""
-    if together.shape != alone.shape:
+def _difference(in_batch: Tensor, alone: Tensor) -> float:
+    """The largest absolute difference; infinite where the shapes differ, or only one of the two is finite."""
+    if in_batch.shape != alone.shape:
         return math.inf
-    together, alone = upcast(together), upcast(alone)
-    finite = together.isfinite()
+    in_batch, alone = upcast(in_batch), upcast(alone)
+    finite = in_batch.isfinite()
     if not torch.equal(finite, alone.isfinite()):
         return math.inf
-    difference = (together - alone)[finite].abs()
+    difference = (in_batch - alone)[finite].abs()
     return float(difference.amax()) if difference.numel() else 0.0
 
 
 @contextmanager
-def _left_as_it_was(module: nn.Module) -> Iterator[None]:
-    """Give the module its buffers and modes back, and the random numbers their place."""
+def _restored(module: nn.Module) -> Iterator[None]:
+    """Restore the module's buffers and modes, and the state of torch's random numbers."""
     buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
-    modes = [(each, each.training) for each in module.modules()]
+    modes = [(part, part.training) for part in module.modules()]
     fast_path = torch.backends.mha.get_fastpath_enabled()
     with torch.random.fork_rng(devices=[]):
         try:
@@ -337,5 +338,5 @@ def _left_as_it_was(module: nn.Module) -> Iterator[None]:
                     if not torch.equal(buffer, before):
                         buffer.copy_(before)
             torch.backends.mha.set_fastpath_enabled(fast_path)
-            for each, training in modes:
-                each.training = training
+            for part, training in modes:
+                part.training = training

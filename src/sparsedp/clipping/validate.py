@@ -1,4 +1,4 @@
-"""Goes through a model once, before training: which rule sees which parameter, and what must be refused."""
+"""Walks a model once before training: finds the rule of every layer and refuses unsupported ones."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import ParametrizationList
 
 from sparsedp.clipping.errors import UnsupportedLayerError
-from sparsedp.clipping.hooks import Recorder, StandIn, Watch
+from sparsedp.clipping.hooks import ForwardWrapper, LayerWrapper, Recorder
 from sparsedp.clipping.layers import Fallback, Rule, cross_example_refusal, rule_of
 
-_HOLDERS = (nn.ParameterList, nn.ParameterDict)
+_CONTAINERS = (nn.ParameterList, nn.ParameterDict)
 
 
-def survey(root: nn.Module, recorder: Recorder) -> list[Watch]:
-    """A watch for every module with trainable parameters of its own; raises ``UnsupportedLayerError``."""
-    watches = []
+def wrap_layers(root: nn.Module, recorder: Recorder) -> list[LayerWrapper]:
+    """A wrapper for every module that directly holds trainable parameters; raises ``UnsupportedLayerError``."""
+    layers = []
     for name, module in _modules(root):
-        if isinstance(vars(module).get("forward"), StandIn):
+        if isinstance(vars(module).get("forward"), ForwardWrapper):
             raise ValueError("module: its gradients are captured already; detach that capture first")
         reason = cross_example_refusal(module)
         if reason is not None:
@@ -31,16 +31,16 @@ def survey(root: nn.Module, recorder: Recorder) -> list[Watch]:
             reason = _refusal(module, rule, trainable)
             if reason is not None:
                 raise UnsupportedLayerError(name, module, reason)
-            watches.append(Watch(recorder, name, module, rule, trainable))
-    seen = {parameter for watch in watches for parameter in watch.parameters.values()}
+            layers.append(LayerWrapper(recorder, name, module, rule, trainable))
+    seen = {parameter for layer in layers for parameter in layer.parameters.values()}
     for name, parameter in root.named_parameters():
         if parameter.requires_grad and parameter not in seen:
             raise ValueError(f"parameter {name!r}: belongs to no module whose forward could use it")
-    return watches
+    return layers
 
 
 def _modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Every module once, without those inside a module whose rule covers them and those that only hold."""
+    """Every module once, without parameter containers and modules that a parent's rule covers."""
     covered: set[nn.Module] = set()
     for name, module in root.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
@@ -50,17 +50,17 @@ def _modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
                 "is compiled by torch.jit, which hides its layers; train the module it was made from",
             )
         rule = rule_of(module)
-        if rule is not None and rule.whole:
+        if rule is not None and rule.recurse:
             covered.update(inner for inner in module.modules() if inner is not module)
-        if module not in covered and not isinstance(module, _HOLDERS):
+        if module not in covered and not isinstance(module, _CONTAINERS):
             yield name, module
 
 
 def _own_parameters(module: nn.Module, rule: Rule) -> Iterator[tuple[str, nn.Parameter]]:
-    """The parameters that are used by the module's own forward, by their names within it."""
-    yield from module.named_parameters(recurse=rule.whole)
+    """The parameters that the module's forward uses, by their names within the module."""
+    yield from module.named_parameters(recurse=rule.recurse)
     for name, child in module.named_children():
-        if isinstance(child, _HOLDERS):
+        if isinstance(child, _CONTAINERS):
             yield from child.named_parameters(prefix=name)
 
 

@@ -60,7 +60,7 @@ def zero_broken_rows(rows: sparse.csr_array) -> tuple[sparse.csr_array, NDArray[
 @overload
 def zero_broken_rows(rows: Rows) -> tuple[Rows, NDArray[np.bool_]]: ...
 def zero_broken_rows(rows: Rows) -> tuple[Rows, NDArray[np.bool_]]:
-    """The rows with those that hold a NaN or an infinity made zero, and which they were.
+    """The rows, with those that hold a NaN or an infinity set to zero, and a mask of these.
 
     Such a row must neither spoil the others nor be refused: a refusal would tell that it is there.
     """
@@ -68,18 +68,18 @@ def zero_broken_rows(rows: Rows) -> tuple[Rows, NDArray[np.bool_]]:
         broken: NDArray[np.bool_] = np.asarray(~np.isfinite(rows).all(axis=1))
         return (np.where(broken[:, None], 0.0, rows) if broken.any() else rows), broken
     broken = np.diff(np.append(0, np.cumsum(~np.isfinite(rows.data)))[rows.indptr]) > 0
-    return (keep_rows(rows, ~broken) if broken.any() else rows), broken
+    return (zero_other_rows(rows, ~broken) if broken.any() else rows), broken
 
 
 @overload
-def keep_rows(rows: sparse.csr_array, kept: NDArray[np.bool_]) -> sparse.csr_array: ...
+def zero_other_rows(rows: sparse.csr_array, mask: NDArray[np.bool_]) -> sparse.csr_array: ...
 @overload
-def keep_rows(rows: Rows, kept: NDArray[np.bool_]) -> Rows: ...
-def keep_rows(rows: Rows, kept: NDArray[np.bool_]) -> Rows:
-    """The rows with all but the ``kept`` ones made zero."""
+def zero_other_rows(rows: Rows, mask: NDArray[np.bool_]) -> Rows: ...
+def zero_other_rows(rows: Rows, mask: NDArray[np.bool_]) -> Rows:
+    """The rows with those outside ``mask`` set to zero."""
     if isinstance(rows, np.ndarray):
-        return np.where(kept[:, None], rows, 0.0)
-    data = np.where(np.repeat(kept, np.diff(rows.indptr)), rows.data, 0.0)
+        return np.where(mask[:, None], rows, 0.0)
+    data = np.where(np.repeat(mask, np.diff(rows.indptr)), rows.data, 0.0)
     return sparse.csr_array((data, rows.indices, rows.indptr), shape=rows.shape)
 
 
@@ -91,7 +91,7 @@ def row_norms(rows: Rows, order: int) -> F64:
 
 
 def _without_duplicates(matrix: sparse.csr_array) -> sparse.csr_array:
-    """Two entries of one coordinate would count apart in a norm. The caller's matrix is left alone."""
+    """Sum duplicate entries, which would count separately in a norm. The caller's matrix is left alone."""
     if not matrix.has_canonical_format:
         matrix = matrix.copy()
         matrix.sum_duplicates()
@@ -123,7 +123,7 @@ def clip_rows(rows: sparse.csr_array, *, l2: float, l1: float = math.inf) -> spa
 @overload
 def clip_rows(rows: Rows, *, l2: float, l1: float = math.inf) -> Rows: ...
 def clip_rows(rows: Rows, *, l2: float, l1: float = math.inf) -> Rows:
-    """Every row shortened, where it must be, so that its l2 norm is at most ``l2`` and its l1 norm ``l1``.
+    """Every row clipped to l2 norm at most ``l2`` and l1 norm at most ``l1``.
 
     A row's result depends on that row alone. A row within both bounds is returned bit for bit. Rows must be
     finite: ``zero_broken_rows`` makes them so.

@@ -20,7 +20,7 @@ def changed_terms(adjacency: str) -> int:
 
 
 def adjacency_notes(adjacency: str) -> tuple[str, ...]:
-    """What has to be said beside the adjacency."""
+    """The notes that a statement needs besides the adjacency."""
     if adjacency == REPLACE_ONE:
         return ()
     return ("the number of examples is public: one that is removed leaves an empty one behind",)

@@ -1,4 +1,4 @@
-"""The two noises of SGO's mechanisms, Gaussian and Laplace, with what a theorem needs to know of each."""
+"""The noise of SGO's mechanisms, Gaussian and Laplace, with the quantities that the theorems need."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ class Noise(Protocol):
         ...
 
     def square_excess(self, thresholds: F64) -> F64:
-        """E max(|noise| - threshold, 0)^2, the risk of soft thresholding where there is nothing but noise."""
+        """E max(|noise| - threshold, 0)^2, the risk of soft thresholding pure noise."""
         ...
 
     def risk_allowance(self, d: int, thresholds: F64, chance: float) -> F64:
-        """By how much chance may better the estimated risk of a threshold where there is nothing but noise.
+        """By how much chance may improve the estimated risk of a threshold on pure noise.
 
         Bernstein's bound at probability ``chance`` on the sum of d times ``max(noise^2 - t^2, 0)``, less its mean.
         """
@@ -171,7 +171,7 @@ class LaplaceNoise:
         """
         y, t = magnitudes / self.scale, thresholds / self.scale
         decay = np.exp(-y)
-        growth = np.cosh(np.minimum(y, t[-1]))  # only asked for below a threshold
+        growth = np.cosh(np.minimum(y, t[-1]))  # only needed below a threshold
         within, growths, decays = below(magnitudes, thresholds, [growth, decay])
         inside = within - np.exp(-t) * growths + np.sinh(t) * (decay.sum() - decays)
         return np.asarray(magnitudes.size - inside)

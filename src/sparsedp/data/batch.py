@@ -26,8 +26,8 @@ class MultiHot:
         starts = self.offsets[rows]
         lengths = self.offsets[rows + 1] - starts
         offsets = np.append(0, np.cumsum(lengths))
-        places = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
-        return MultiHot(self.values[places], offsets)
+        positions = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
+        return MultiHot(self.values[positions], offsets)
 
 
 @dataclass(frozen=True)

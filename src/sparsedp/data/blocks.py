@@ -18,7 +18,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sparsedp.data.schema import Place, Source
+from sparsedp.data.schema import Source, SourcePosition
 
 BLOCK_BYTES = 8 * 2**20
 BLOCK_ROWS = 2**17
@@ -31,8 +31,8 @@ PACKINGS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 class Block:
     """Whole lines (or rows) of one source. `read` is how far into its file the reader was, for progress."""
 
-    start: Place
-    end: Place
+    start: SourcePosition
+    end: SourcePosition
     content: bytes | pl.DataFrame
     read: int
 
@@ -61,7 +61,7 @@ def source_of(path: Path) -> Source:
 
 def read_text(
     files: Sequence[Path],
-    start: Place,
+    start: SourcePosition,
     *,
     header: bool = False,
     quote: str | None = None,
@@ -72,32 +72,32 @@ def read_text(
     With a `header`, the first line of every file is passed over. With a `quote` character, a line break
     between quotes does not end a line.
     """
-    place = start
+    position = start
     for source in range(start.source, len(files)):
-        if source != place.source:
-            place = Place(source, 0, 0, place.earlier_lines + place.line)
-        for block in _read_file(files[source], place, header, quote, size):
+        if source != position.source:
+            position = SourcePosition(source, 0, 0, position.earlier_lines + position.line)
+        for block in _read_file(files[source], position, header, quote, size):
             yield block
-            place = block.end
+            position = block.end
 
 
-def read_parquet(files: Sequence[Path], start: Place, *, rows: int = BLOCK_ROWS) -> Iterator[Block]:
-    """Yield the rows of Parquet files from `start` on, `rows` at a time; a place counts rows, not bytes."""
-    place = start
+def read_parquet(files: Sequence[Path], start: SourcePosition, *, rows: int = BLOCK_ROWS) -> Iterator[Block]:
+    """Yield the rows of Parquet files from `start` on, `rows` at a time; a position counts rows, not bytes."""
+    position = start
     for source in range(start.source, len(files)):
-        if source != place.source:
-            place = Place(source, 0, 0, place.earlier_lines + place.line)
+        if source != position.source:
+            position = SourcePosition(source, 0, 0, position.earlier_lines + position.line)
         file = pq.ParquetFile(files[source])
         total, size = max(1, file.metadata.num_rows), files[source].stat().st_size
         passed = 0
         for batch in file.iter_batches(batch_size=rows):
             passed += batch.num_rows
-            if passed <= place.line:
+            if passed <= position.line:
                 continue
             frame = pl.DataFrame(batch)
-            end = Place(source, passed, passed, place.earlier_lines)
-            yield Block(place, end, frame, size * passed // total)
-            place = end
+            end = SourcePosition(source, passed, passed, position.earlier_lines)
+            yield Block(position, end, frame, size * passed // total)
+            position = end
 
 
 def first_line(path: Path) -> bytes:
@@ -109,13 +109,15 @@ def first_line(path: Path) -> bytes:
     return data[: data.find(b"\n") + 1] or data
 
 
-def _read_file(path: Path, place: Place, header: bool, quote: str | None, size: int) -> Iterator[Block]:
-    if header and place.byte == 0:
-        place = Place(place.source, len(first_line(path)), 1, place.earlier_lines)
+def _read_file(
+    path: Path, position: SourcePosition, header: bool, quote: str | None, size: int
+) -> Iterator[Block]:
+    if header and position.byte == 0:
+        position = SourcePosition(position.source, len(first_line(path)), 1, position.earlier_lines)
     with path.open("rb") as raw:
         text = _open_unpacked(raw)
         try:
-            _skip(text, place.byte)
+            _skip(text, position.byte)
             rest = b""
             while True:
                 fresh = _read(text, size - len(rest) % size)
@@ -123,13 +125,13 @@ def _read_file(path: Path, place: Place, header: bool, quote: str | None, size: 
                 cut = _last_line_end(data, quote) if fresh else len(data)
                 if not cut and len(data) > MAX_LINE_BYTES:
                     raise ValueError(
-                        f"{path}: no end of line after line {place.line}: no text, or an open quote"
+                        f"{path}: no end of line after line {position.line}: no text, or an open quote"
                     )
                 if cut:
-                    whole, rest = data[:cut], data[cut:]
-                    after = _after(place, whole)
-                    yield Block(place, after, whole, raw.tell())
-                    place = after
+                    complete, rest = data[:cut], data[cut:]
+                    after = _after(position, complete)
+                    yield Block(position, after, complete, raw.tell())
+                    position = after
                 else:
                     rest = data
                 if not fresh:
@@ -137,11 +139,13 @@ def _read_file(path: Path, place: Place, header: bool, quote: str | None, size: 
         except OSError as error:
             if error.errno is not None:
                 raise
-            raise ValueError(f"{path}: damaged compressed data after line {place.line} ({error})") from error
+            raise ValueError(
+                f"{path}: damaged compressed data after line {position.line} ({error})"
+            ) from error
 
 
 def _open_unpacked(raw: IO[bytes]) -> IO[bytes]:
-    """Return the text behind a file, told apart by its first bytes and not by its name."""
+    """Open a file as text; compression is recognised by its first bytes, not by its name."""
     magic = raw.read(4)
     raw.seek(0)
     for start, packing in PACKINGS.items():
@@ -152,10 +156,12 @@ def _open_unpacked(raw: IO[bytes]) -> IO[bytes]:
     return raw
 
 
-def _after(place: Place, text: bytes) -> Place:
+def _after(position: SourcePosition, text: bytes) -> SourcePosition:
     breaks = int(np.count_nonzero(np.frombuffer(text, np.uint8) == ord("\n")))
     lines = breaks + (not text.endswith(b"\n"))
-    return Place(place.source, place.byte + len(text), place.line + lines, place.earlier_lines)
+    return SourcePosition(
+        position.source, position.byte + len(text), position.line + lines, position.earlier_lines
+    )
 
 
 def _read(text: IO[bytes], size: int) -> bytes:

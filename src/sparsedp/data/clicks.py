@@ -69,12 +69,12 @@ class ClickData:
 
     def _checked(self, rows: ArrayLike) -> I64:
         """Return where in the memory some rows are."""
-        wanted = np.asarray(rows, np.int64)
-        if wanted.ndim != 1:
-            raise ValueError(f"rows must be a list of row numbers, got shape {wanted.shape}")
-        if len(wanted) and not (wanted.min() >= 0 and wanted.max() < len(self)):
-            raise IndexError(f"rows must lie in 0..{len(self) - 1}, got {wanted.min()}..{wanted.max()}")
-        return self._rows.at(wanted)
+        requested = np.asarray(rows, np.int64)
+        if requested.ndim != 1:
+            raise ValueError(f"rows must be a list of row numbers, got shape {requested.shape}")
+        if len(requested) and not (requested.min() >= 0 and requested.max() < len(self)):
+            raise IndexError(f"rows must lie in 0..{len(self) - 1}, got {requested.min()}..{requested.max()}")
+        return self._rows.at(requested)
 
     def __getitem__(self, row: int) -> tuple[tuple[Any, ...], torch.Tensor]:
         (numeric, ids, *bags), label = self.take([row]).tensors()
@@ -102,7 +102,7 @@ class ClickData:
 
     @cached_property
     def time(self) -> NDArray[np.int64]:
-        """The time of all rows; what it counts stands in the schema."""
+        """The time of all rows; the schema says what it counts."""
         if self._examples.time is None:
             raise ValueError("time: the data was prepared without a time column")
         return self._column(self._examples.time)
@@ -151,13 +151,13 @@ class ClickData:
         times = self.time if order is None else self.time[order]
         first = int(times[0]) if start is None else start
         periods = []
-        place = int(np.searchsorted(times, first))
-        while place < len(times):
-            begin = first + (int(times[place]) - first) // length * length
+        row = int(np.searchsorted(times, first))
+        while row < len(times):
+            begin = first + (int(times[row]) - first) // length * length
             end = int(np.searchsorted(times, begin + length))
-            rows = RowRange(place, end) if order is None else RowList(order[place:end])
+            rows = RowRange(row, end) if order is None else RowList(order[row:end])
             periods.append(Period(begin, begin + length, rows))
-            place = end
+            row = end
         return periods
 
     @cached_property

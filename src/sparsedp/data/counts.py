@@ -13,7 +13,7 @@ import numpy as np
 from sparsedp.core.arrays import I64
 from sparsedp.core.counts import SparseCounts
 from sparsedp.core.durable import write_file
-from sparsedp.data.schema import Place
+from sparsedp.data.schema import SourcePosition
 
 RUN_ENTRIES = 2**24
 _STATE = "state.json"
@@ -30,16 +30,16 @@ class ValueCounts:
     def __init__(self, folder: Path, size: int, entries: int = RUN_ENTRIES) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.size = size
-        self.counted = Place()
+        self.counted = SourcePosition()
         self._folder = folder
         self._entries = entries
         self._runs = 0
         self._pending: list[SparseCounts] = []
         if (folder / _STATE).exists():
             state = json.loads((folder / _STATE).read_text())
-            self._runs, self.counted = state["runs"], Place(**state["counted"])
+            self._runs, self.counted = state["runs"], SourcePosition(**state["counted"])
 
-    def add(self, counts: SparseCounts, end: Place) -> None:
+    def add(self, counts: SparseCounts, end: SourcePosition) -> None:
         """Add the counts of the block that ends at `end`."""
         self._pending.append(counts)
         self.counted = end

@@ -20,7 +20,7 @@ from sparsedp.data.examples import NUMERIC_RULE, Examples, Malformed, log_transf
 from sparsedp.data.hashing import first_words, hash_of_length, mix
 from sparsedp.data.lines import Separated
 from sparsedp.data.rules import IdRule
-from sparsedp.data.schema import Feature, Place, Schema, Source
+from sparsedp.data.schema import Feature, Schema, Source, SourcePosition
 
 LABEL = "label"
 INTEGERS = tuple(f"I{number}" for number in range(1, 14))
@@ -51,11 +51,11 @@ class Criteo:
         """Look at the file names: day files (put in the order of their days, as no shell does) or none."""
         if not files:
             raise ValueError("files: at least one is needed")
-        found = {path: _DAY_FILE.search(path.name) for path in files}
-        days = {path: int(match[1]) for path, match in found.items() if match is not None}
+        matches = {path: _DAY_FILE.search(path.name) for path in files}
+        days = {path: int(match[1]) for path, match in matches.items() if match is not None}
         if not days:
             return cls(tuple(files), None)
-        if len(days) < len(found):
+        if len(days) < len(matches):
             odd = next(path.name for path in files if path not in days)
             raise ValueError(f"files: {odd} is not named day_N while others are")
         if len(set(days.values())) < len(files):
@@ -73,7 +73,7 @@ class Criteo:
         """Criteo has no features with several values."""
         return ()
 
-    def blocks(self, start: Place) -> Iterator[Block]:
+    def blocks(self, start: SourcePosition) -> Iterator[Block]:
         """Yield the lines of the files from `start` on."""
         return read_text(self.files, start, size=self.block_bytes)
 
@@ -141,8 +141,8 @@ class Criteo:
                 reasons[int(numbers[at])] = f"{name} is {written[name][int(at)][:40]!r}, not {kind}"
             good &= right
         malformed = [Malformed(block.start.line + number + 1, reasons[number]) for number in sorted(reasons)]
-        kept = frame.filter(pl.Series(good))
-        return self._examples(block, kept, [h[good] for h in hashes], numbers[good], malformed)
+        valid = frame.filter(pl.Series(good))
+        return self._examples(block, valid, [h[good] for h in hashes], numbers[good], malformed)
 
     def _examples(
         self,

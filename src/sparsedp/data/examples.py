@@ -20,7 +20,7 @@ NUMERIC_RULE = "sign(x) * log(1 + |x|); 0 where x is missing or not finite"
 def log_transform(value: pl.Expr) -> pl.Expr:
     """Return sign(x) log(1 + |x|) in 32 bits, and 0 where x is missing or not a finite number.
 
-    A fixed rule: it looks at no other row. It is log(1 + x) for counts, and keeps negative values (Criteo's
+    A fixed rule: it looks at no other row. It is log(1 + x) for counts, and preserves negative values (Criteo's
     -1, -2 and -3 mean something other than 0) without a shift chosen from the data.
     """
     number = value.cast(pl.Float64, strict=False)

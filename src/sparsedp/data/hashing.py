@@ -10,7 +10,7 @@ trained table and next year's rows must agree on it:
     id            1 + ((hash >> 32) * (rows - 1) >> 32): the rows after row 0 are the buckets
     crossed       the hashes of the parts folded the same way from h = mix(parts * CROSS)
 
-It is no secret and keeps none: colliding values can be found by anyone. Privacy never rests on it.
+It is not secret and hides nothing: anyone can find colliding values. Privacy does not depend on it.
 """
 
 from __future__ import annotations

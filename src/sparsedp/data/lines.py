@@ -1,4 +1,4 @@
-"""Where the lines of a block lie and how many columns each has, for the blocks that a parser refuses."""
+"""Positions and column counts of the lines of a block, for blocks that a parser refuses."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ from sparsedp.randomness import NoiseSource
 class PartitionSelection:
     """A vocabulary over `features` columns whose values are listed where their noisy count is large.
 
-    Values are known by 40-bit keys, so that there are `features * 2**40` possible ones, whatever the data: a
-    public domain. Every key of it gets noise, also those that nobody has (`false_positives` of which are
+    Values are known by 40-bit keys, so that there are `features * 2**40` possible ones, for any data: a
+    public domain. Every key of it gets noise, also those that no row has (`false_positives` of which are
     listed on average), so no delta has to be set aside for values that only one example has.
 
     Guarantee: add-or-remove-one example. An example has at most one value a feature, so it moves the counts

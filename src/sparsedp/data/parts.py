@@ -2,7 +2,7 @@
 
 A part appears under its name only when it is complete (written aside, flushed, renamed), and its line in the
 manifest only after that. Whatever stops the work (an interrupt, a kill, a full disk, a power cut), running
-the same command again keeps every part in the manifest and goes on behind the last of them.
+the same command again reuses every part in the manifest and continues after the last of them.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ class PreparedFolder:
 
     def finish(self) -> Schema:
         """Write the schema, which makes the folder a prepared one."""
-        whole = dataclasses.replace(self.schema, parts=tuple(self.parts))
-        write_file(self.path / schemas.FILE, whole.to_json().encode())
+        complete = dataclasses.replace(self.schema, parts=tuple(self.parts))
+        write_file(self.path / schemas.FILE, complete.to_json().encode())
         (self.path / MANIFEST).unlink()
-        return whole
+        return complete
 
     def _begin(self, *, stale: bool) -> None:
         """Start the manifest; of an earlier attempt that got no part into it, no part may be left lying."""
@@ -104,7 +104,7 @@ def actionable_disk_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
-        advice = "make room and run the same command again, the finished parts are kept"
+        advice = "free some space and run the same command again: finished parts are reused"
         raise OSError(error.errno, f"no space left in {path}: {advice}") from error
 
 

@@ -14,10 +14,10 @@ from sparsedp.data.blocks import Block, source_of
 from sparsedp.data.examples import Examples, encode
 from sparsedp.data.parts import PreparedFolder, finished
 from sparsedp.data.rules import IdRule
-from sparsedp.data.schema import Part, Place, Schema, Source
+from sparsedp.data.schema import Part, Schema, Source, SourcePosition
 
 MAX_EXAMPLES = 20
-"""How many malformed lines of a part are kept with their reasons; all are counted."""
+"""How many malformed lines of a part are stored with their reasons; all are counted."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -40,7 +40,7 @@ class Reader(Protocol):
     def multi_hot(self) -> tuple[str, ...]:
         """The features with several values an example."""
 
-    def blocks(self, start: Place) -> Iterator[Block]:
+    def blocks(self, start: SourcePosition) -> Iterator[Block]:
         """Yield the blocks of all files from `start` on, always the same ones."""
 
     def read(self, block: Block) -> Examples:
@@ -62,7 +62,7 @@ def prepare(
     """Write the files of `reader` as a prepared folder and return its schema.
 
     Takes up an interrupted preparation behind its last finished part; the folder comes out the same, byte
-    for byte, however often it was interrupted. With `strict`, the first malformed line stops the work.
+    for byte, also after interruptions. With `strict`, the first malformed line stops the work.
     """
     out = Path(out)
     sources = tuple(source_of(path) for path in reader.files)
@@ -72,7 +72,7 @@ def prepare(
     with PreparedFolder.open(out, schema) as folder:
         for part in folder.parts:
             _check(part, schema, strict)
-        start = folder.parts[-1].end if folder.parts else Place()
+        start = folder.parts[-1].end if folder.parts else SourcePosition()
         first = len(folder.parts)
 
         def write(item: tuple[int, Block]) -> tuple[Part, Block]:
@@ -112,7 +112,7 @@ def _write_part(
 
 
 def _check(part: Part, schema: Schema, strict: bool) -> None:
-    """Stop at a malformed line where that was asked for, and at a file that is not of the format at all."""
+    """Stop at a malformed line if `strict`, and at a file that is not of the format at all."""
     if not part.malformed:
         return
     line, reason = part.examples[0]

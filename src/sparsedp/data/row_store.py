@@ -2,7 +2,7 @@
 
 Parquet is made for reading columns from end to end. A Poisson batch wants a few thousand rows from anywhere,
 so the parts are laid out once more as plain `.npy` files in which a row is contiguous: reading a row touches
-one page an array, and nothing is read that is not asked for.
+one page per array, and only requested rows are read.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from sparsedp.core.arrays import I64, U64
 from sparsedp.data.hashing import MISSING, buckets, check_rows
 
 KEY_BITS = 40
-"""A vocabulary lists 40-bit keys (the top of the hash): 1e7 values share a key in about 45 places."""
+"""A vocabulary lists 40-bit keys (the top of the hash): 1e7 values have about 45 key collisions."""
 
 
 def keys_of(hashes: U64) -> I64:
@@ -79,10 +79,10 @@ class VocabularyRule:
         return keys, (first + 1).astype(np.int32)
 
     def ids(self, hashes: U64) -> NDArray[np.int32]:
-        """Return the place of every hash in the vocabulary."""
+        """Return the id of every hash in the vocabulary."""
         keys, ids = self._order
         if len(keys) == 0:
             return np.zeros(len(hashes), np.int32)
-        wanted = keys_of(hashes)
-        place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-        return np.where((keys[place] == wanted) & (hashes != 0), ids[place], np.int32(MISSING))
+        keys_of_hashes = keys_of(hashes)
+        index = np.minimum(np.searchsorted(keys, keys_of_hashes), len(keys) - 1)
+        return np.where((keys[index] == keys_of_hashes) & (hashes != 0), ids[index], np.int32(MISSING))

@@ -23,7 +23,7 @@ class Feature:
 
 
 @dataclass(frozen=True)
-class Place:
+class SourcePosition:
     """A point between two lines of the sources: bytes of (unpacked) text and lines of its source before it.
 
     `earlier_lines` counts the lines of the sources before this one.
@@ -42,8 +42,8 @@ class Part:
     file: str
     rows: int
     sha256: str
-    start: Place
-    end: Place
+    start: SourcePosition
+    end: SourcePosition
     malformed: int = 0
     examples: tuple[tuple[int, str], ...] = ()
 
@@ -143,7 +143,7 @@ class Schema:
 def part_from_dict(fields: dict[str, Any]) -> Part:
     """Rebuild a part from its JSON form."""
     examples = tuple((int(line), str(reason)) for line, reason in fields["examples"])
-    start, end = Place(**fields["start"]), Place(**fields["end"])
+    start, end = SourcePosition(**fields["start"]), SourcePosition(**fields["end"])
     return Part(**{**fields, "start": start, "end": end, "examples": examples})
 
 

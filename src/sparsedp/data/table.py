@@ -19,7 +19,7 @@ from sparsedp.data.label import Label
 from sparsedp.data.lines import Separated
 from sparsedp.data.lists import flatten
 from sparsedp.data.rules import IdRule
-from sparsedp.data.schema import Feature, Place, Schema, Source
+from sparsedp.data.schema import Feature, Schema, Source, SourcePosition
 
 QUOTE = '"'
 LABEL = "label"
@@ -71,7 +71,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class Table:
-    """The reader of tables with equal columns. `nulls` are texts that stand for a missing value."""
+    """The reader of tables with equal columns. `nulls` are texts that mean a missing value."""
 
     files: tuple[Path, ...]
     columns: Columns
@@ -88,7 +88,7 @@ class Table:
         separator: str | None = None,
         nulls: Sequence[str] = (),
     ) -> Table:
-        """Look at the names and the heads of the files; the columns asked for must be there."""
+        """Read the names and headers of the files; the requested columns must be there."""
         if not files:
             raise ValueError("files: at least one is needed")
         if separator is None:
@@ -116,7 +116,7 @@ class Table:
         """Whether the files are Parquet."""
         return self.files[0].suffix in PARQUET
 
-    def blocks(self, start: Place) -> Iterator[Block]:
+    def blocks(self, start: SourcePosition) -> Iterator[Block]:
         """Yield the files from `start` on."""
         if self.is_parquet:
             return read_parquet(self.files, start)
@@ -220,7 +220,7 @@ class Table:
     @cached_property
     def _head(self) -> pl.DataFrame:
         """The first rows, for the kinds of their columns."""
-        for block in self.blocks(Place()):
+        for block in self.blocks(SourcePosition()):
             frame = (
                 block.content if isinstance(block.content, pl.DataFrame) else self._parse(block.content)[0]
             )
@@ -229,7 +229,7 @@ class Table:
 
     @cached_property
     def _time_kind(self) -> pl.DataType:
-        """Of what kind the time column is; texts are taken for ISO dates unless most are integers."""
+        """The type of the time column; texts count as ISO dates unless most are integers."""
         assert self.columns.time is not None
         values = self._head.with_columns(**self.columns.derived)[self.columns.time]
         if values.dtype == pl.String:

@@ -94,8 +94,8 @@ def learn_privately(
     """Learn the vocabulary of some of the reader's features by DP partition selection, once: `out` keeps it.
 
     The ledger has the event on disk before noise is drawn. If the process is killed between that and the
-    writing of the list, the next attempt pays again: the first list was never seen, but the ledger cannot
-    know that. A kept list is entered in a ledger that does not have it.
+    writing of the list, the next attempt is charged again: the first list was never seen, but the ledger cannot
+    know that. A saved list is entered in a ledger that does not have it.
     """
     noise = noise or NoiseSource()
     settings = _settings(reader, features, selection)
@@ -147,7 +147,7 @@ def _known(out: Path, features: Sequence[str], settings: str) -> Vocabulary | No
 def _count(
     reader: Reader, features: Sequence[str], out: Path, settings: str, progress: Progress
 ) -> ValueCounts:
-    """Count the values of every feature, going on from where an interrupted count stopped."""
+    """Count the values of every feature, continuing an interrupted count."""
     columns = [reader.features.index(name) for name in features]
 
     def count(block: Block) -> tuple[SparseCounts, Block]:

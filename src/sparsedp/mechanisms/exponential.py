@@ -88,7 +88,7 @@ def inverse_temperature(epsilon: float, sensitivity: float) -> float:
 
 
 def below_best(scores: F64, scale: float) -> F64:
-    """Each score less the best of its run, cut where it no longer matters.
+    """Each score minus the best of its run, cut off where it no longer matters.
 
     For two neighbours the moves of the results lie within the interval of the scores' moves, less a constant.
     """

@@ -24,7 +24,7 @@ def gaussian(values: ArrayLike, *, std: float, stream: Stream) -> F64:
     Guarantee: if one example moves ``values`` by at most ``Delta`` in l2, the event is ``Gaussian(std /
     Delta)`` under the same adjacency. Released: the noisy values, at most 2^36 ``std`` in magnitude.
     Proof: Balle and Wang 2018, theorem 8, for the sum with continuous noise; rounding it to a public lattice
-    is post-processing. The integers have the probabilities of that rounded sum, whatever the values, to a
+    is post-processing. The integers have the probabilities of that rounded sum, for any values, to a
     relative 2^-40 (``round_gaussian``): no float is ever added to noise.
     """
     array, lattice = check_array("values", values), noise_lattice(check_positive("std", std))

@@ -1,6 +1,6 @@
-"""A histogram over very many rows, given by its touched rows alone: (ids, values, size).
+"""A histogram over very many rows, given by its touched rows only: (ids, values, size).
 
-``ids`` are the rows that somebody touched, sorted and distinct; every other row of ``range(size)`` has the
+``ids`` are the touched rows, sorted and distinct; every other row of ``range(size)`` has the
 value zero and is never written down. What the mechanisms ask of the untouched rows is answered here.
 """
 
@@ -22,10 +22,10 @@ def check_histogram(ids: ArrayLike, values: ArrayLike, size: int) -> tuple[I64, 
     size = check_count("size", size, maximum=2**62)
     if size > LARGEST_SIZE:
         raise ValueError(f"size must be at most 2^62, got {size}")
-    given = np.asarray(ids)
-    if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
-        raise ValueError(f"ids must be a vector of integers, got shape {given.shape} of {given.dtype}")
-    touched = given.astype(np.int64, copy=False)
+    array = np.asarray(ids)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise ValueError(f"ids must be a vector of integers, got shape {array.shape} of {array.dtype}")
+    touched = array.astype(np.int64, copy=False)
     if not _ascend_within(touched, size):
         raise ValueError(f"ids must be sorted, distinct and within range({size})")
     weights = check_vector("values", values)
@@ -86,7 +86,7 @@ def sample_untouched(ids: I64, size: int, *, k: int, stream: Stream) -> I64:
 def distinct_integers(high: int, *, k: int, stream: Stream) -> I64:
     """A uniformly random set of ``k`` integers of ``range(high)``, sorted, in O(k) time and memory.
 
-    Independent draws are kept while they are new; a round never draws more than are still missing, so the
+    Independent draws are accepted while they are new; a round never draws more than are still missing, so the
     set is that of the first ``k`` distinct draws, which treats all integers alike.
     """
     if 2 * k >= high:

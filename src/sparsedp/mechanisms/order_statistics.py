@@ -72,7 +72,7 @@ def choose_largest(ids: I64, keys: I64, untouched_keys: I64, size: int, *, k: in
     """The sorted rows of the ``k`` largest keys: ``keys`` of the touched rows, the largest of the untouched.
 
     Untouched rows are exchangeable: given how many of their keys are among the k largest, the rows that hold
-    them are a uniformly random set. Keys that tie for the last places get them at random, so that whether a
+    them are a uniformly random set. Ties for the last ranks are broken at random, so that whether a
     row was touched does not decide; for this ``untouched_keys`` holds ``SPARE`` more than could be chosen.
     """
     everything = np.concatenate([keys, untouched_keys])

@@ -47,7 +47,7 @@ def sparse_vector(
     with that sensitivity: each round is (Delta / threshold_scale + 2 Delta / query_scale)-DP. Released: the
     ids, in increasing order, at most ``positives`` of them.
     Proof: each round up to and including a row found is AboveThreshold (Dwork and Roth 2014, theorem 3.23,
-    with the two scales kept apart), and the rounds compose adaptively. Rows after the one found have not
+    with two separate scales), and the rounds compose adaptively. Rows after the one found have not
     been compared yet, so their noise may be drawn at any time before. Noisy values and thresholds are integers
     of a lattice of 2^-44 of the larger scale (``round_laplace``), less the threshold, cut where noise never
     reaches: this keeps order and distances, but that the proof's shifts by Delta become whole cells. A round
@@ -66,7 +66,7 @@ def sparse_vector(
     borders = (noisy_thresholds.astype(np.float64) - 0.5) * lattice
     gaps = _geometric_gaps((borders - untouched) / query_scale, stream)
     untouched_before = touched - np.arange(touched.size)
-    found: list[int] = []
+    selected: list[int] = []
     position = 0
     for noisy_threshold, gap in zip(noisy_thresholds.tolist(), gaps.tolist(), strict=True):
         start = int(np.searchsorted(touched, position))
@@ -75,9 +75,9 @@ def sparse_vector(
         hit = min(_next_touched(touched, noisy, start, size, noisy_threshold), next_untouched)
         if hit >= size:
             break
-        found.append(hit)
+        selected.append(hit)
         position = hit + 1
-    return np.array(found, dtype=np.int64)
+    return np.array(selected, dtype=np.int64)
 
 
 def numeric_sparse(
@@ -96,9 +96,9 @@ def numeric_sparse(
 
     Guarantee: ``sparse_vector_event`` with ``answer_scale``: each answer adds Delta / answer_scale. Released:
     the ids and the noisy values. Proof: given the ids, the answers are at most ``positives`` Laplace
-    mechanisms of sensitivity Delta with noise of their own.
+    mechanisms of sensitivity Delta with independent noise.
     """
-    found = sparse_vector(
+    selected = sparse_vector(
         ids,
         values,
         size,
@@ -110,9 +110,9 @@ def numeric_sparse(
     )
     touched, weights, _ = check_histogram(ids, values, size)
     padded = np.append(weights, 0.0)
-    at = np.searchsorted(touched, found)
-    at[np.append(touched, -1)[at] != found] = touched.size
-    return found, laplace(padded[at], scale=answer_scale, stream=stream)
+    at = np.searchsorted(touched, selected)
+    at[np.append(touched, -1)[at] != selected] = touched.size
+    return selected, laplace(padded[at], scale=answer_scale, stream=stream)
 
 
 def sparse_vector_event(

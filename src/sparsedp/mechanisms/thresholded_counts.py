@@ -53,25 +53,25 @@ def draw_survivors(touched: I64, counts: F64, size: int, std: float, threshold: 
     lowest = passing_cell(threshold, lattice)
     noisy = round_gaussian(counts, std=std, lattice=lattice, stream=stream)
     hits = bernoulli_positions(stream, size, passing_probability(lowest, std / lattice))
-    found = np.empty(touched.size + hits.size, np.int64)
-    return found[: _survivors(touched, noisy, lowest, hits, found)]
+    survivors = np.empty(touched.size + hits.size, np.int64)
+    return survivors[: _survivors(touched, noisy, lowest, hits, survivors)]
 
 
 @compiled
-def _survivors(touched: I64, noisy: I64, lowest: int, hits: I64, found: I64) -> int:
+def _survivors(touched: I64, noisy: I64, lowest: int, hits: I64, survivors: I64) -> int:
     """Find touched rows above the threshold and hits on other rows, in order; how many there are."""
     count = hit = 0
     for n in range(touched.size):
         while hit < hits.size and hits[hit] <= touched[n]:
             if hits[hit] < touched[n]:
-                found[count] = hits[hit]
+                survivors[count] = hits[hit]
                 count += 1
             hit += 1
         if noisy[n] >= lowest:
-            found[count] = touched[n]
+            survivors[count] = touched[n]
             count += 1
     rest = hits.size - hit
-    found[count : count + rest] = hits[hit:]
+    survivors[count : count + rest] = hits[hit:]
     return count + rest
 
 

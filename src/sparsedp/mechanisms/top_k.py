@@ -1,11 +1,11 @@
-"""The k heaviest rows of a histogram, three ways; rows that nobody touched compete through order statistics.
+"""The k heaviest rows of a histogram, by three mechanisms; untouched rows compete through order statistics.
 
 All three add independent noise to every one of ``size`` rows and return the ids of the ``k`` largest, with
 exactly that distribution, in O(touched + k) time and memory. Noisy counts are integers of a public lattice, ties
 fall at random (``choose_largest``). They differ in the noise and in its price:
 
-- ``top_k_gaussian``: one Gaussian event for the whole histogram, whatever k is. The one to use.
-- ``top_k_laplace``: pure epsilon, whatever k is, but the noise grows with the l1 sensitivity.
+- ``top_k_gaussian``: one Gaussian event for the whole histogram, for any k. The one to use.
+- ``top_k_laplace``: pure epsilon, for any k, but the noise grows with the l1 sensitivity.
 - ``top_k_gumbel``: the one-shot selection of FEST's appendix B.1, whose price grows with k.
 """
 

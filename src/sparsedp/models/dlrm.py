@@ -75,7 +75,9 @@ class DLRM(nn.Module):
             raise ValueError(
                 f"bags must be {len(self.embeddings) - self.features} multi-hot features, got {len(bags)}"
             )
-        vectors = [table(ids[:, place, None]) for place, table in enumerate(self.embeddings[: self.features])]
+        vectors = [
+            table(ids[:, column, None]) for column, table in enumerate(self.embeddings[: self.features])
+        ]
         vectors += [table(*bag) for table, bag in zip(self.embeddings[self.features :], bags, strict=True)]
         if self.bottom is not None:
             vectors.append(self.bottom(numeric))

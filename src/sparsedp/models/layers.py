@@ -8,7 +8,7 @@ from itertools import pairwise
 from torch import nn
 
 EMBEDDING_STD = 0.01
-"""Noise drowns what rare rows could learn, so they keep what they start with: let it be next to nothing."""
+"""Rare rows learn little under noise and stay close to their initial values, which should therefore be small."""
 
 OUTPUT_STD = 0.01
 

@@ -40,11 +40,11 @@ def _find(path: str, name: str) -> Any:
             f"model must be one of {known}, or an import path 'package.module:Name', got {name!r}"
         )
     try:
-        found: Any = importlib.import_module(module_name)
+        target: Any = importlib.import_module(module_name)
     except ImportError as error:
         raise ValueError(f"model {name}: cannot import {module_name} ({error})") from error
     for part in attribute.split("."):
-        if not hasattr(found, part):
+        if not hasattr(target, part):
             raise ValueError(f"model {name}: {module_name} has no {attribute}")
-        found = getattr(found, part)
-    return found
+        target = getattr(target, part)
+    return target

@@ -62,11 +62,11 @@ class PCTR(nn.Module):
 
     @property
     def table_names(self) -> list[str]:
-        """The tables by their feature's place, as ``named_modules`` names them."""
-        return [f"embeddings.{place}" for place in range(len(self.embeddings))]
+        """The tables in the order of their features, as ``named_modules`` names them."""
+        return [f"embeddings.{column}" for column in range(len(self.embeddings))]
 
     def forward(self, numeric: Tensor, ids: Tensor) -> Tensor:
         """Return one logit an example from numeric (B, p) and ids (B, q)."""
-        embedded = [table(ids[:, place]) for place, table in enumerate(self.embeddings)]
+        embedded = [table(ids[:, column]) for column, table in enumerate(self.embeddings)]
         logits: Tensor = self.layers(torch.cat([*embedded, numeric], dim=1)).squeeze(1)
         return logits

@@ -35,10 +35,10 @@ def wide_alias_columns(
     columns = 1 << column_bits
     exact = [int(math.ldexp(weight, 300)) for weight in weights.tolist()]
     total, parts = sum(exact), columns << _WIDE_BITS
-    whole = [each * parts // total for each in exact]
-    whole[max(range(len(whole)), key=whole.__getitem__)] += parts - sum(whole)
-    thresholds, aliases = _vose([*whole, *[0] * (columns - len(whole))], 1 << _WIDE_BITS)
-    # A full column is its own alias, so that the largest number of 128 bits may stand for its threshold.
+    whole_parts = [each * parts // total for each in exact]
+    whole_parts[max(range(len(whole_parts)), key=whole_parts.__getitem__)] += parts - sum(whole_parts)
+    thresholds, aliases = _vose([*whole_parts, *[0] * (columns - len(whole_parts))], 1 << _WIDE_BITS)
+    # A full column is its own alias, so its threshold may be the largest number of 128 bits.
     limited = [min(t, (1 << _WIDE_BITS) - 1) for t in thresholds]
     return (
         np.array([t >> 64 for t in limited], dtype=np.uint64),

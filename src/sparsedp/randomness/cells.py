@@ -40,13 +40,13 @@ CHUNK = 1 << 16
 SPAN = 1 << 18
 """What one thread draws at a time. Part of the definition as well."""
 ONE_THREAD = 1 << 22
-"""Up to so many draws one thread is faster: after a matrix product torch's threads keep their cores for milliseconds."""
+"""Up to this many draws one thread is faster: after a matrix product torch's threads occupy their cores for milliseconds."""
 
-# A word, from below: 11 bits of column, up to 39 for the place in a cell, 13 to compare with a threshold, the sign.
+# A word, from below: 11 bits of column, up to 39 for the position in a cell, 13 to compare with a threshold, the sign.
 _COLUMN_BITS, _THRESHOLD_BITS = 11, 13
 _CELL_BITS = _COLUMN_BITS + _THRESHOLD_BITS
 _SECOND_LOOK = (1 << _COLUMN_BITS) - 1
-"""The cell that stands for a second look."""
+"""The cell that marks a second draw."""
 
 _WIDE_COLUMN_BITS = 12
 _WORDS_A_LOOK = 4
@@ -121,7 +121,7 @@ class CellSampler:
         """The next draws, at most ``CHUNK`` of them.
 
         A word for each; then spare words for second looks, always as many; should they not suffice, more from a
-        key of their own, at a place given by that of the first word.
+        separate key, at a position given by that of the first word.
         """
         if not out.size:
             return
@@ -211,7 +211,7 @@ def two_sided_geometric(scale_bits: int) -> TwoSidedGeometric:
 
 
 def _fill(keystream: Keystream, words: I64 | U64) -> int:
-    """The next words, the same on every machine; the place of the first."""
+    """The next words, the same on every machine, and the position of the first."""
     start = keystream.fill(words.data)
     if sys.byteorder == "big":
         words.byteswap(inplace=True)
@@ -220,19 +220,19 @@ def _fill(keystream: Keystream, words: I64 | U64) -> int:
 
 @compiled
 def _first_look(words: I64, thresholds: U16, cells: U16, cell_bits: int, again: I64) -> int:
-    """Turn words into integers, in place; note where a second look is due, and return how often.
+    """Turn words into integers, in place; note where a second draw is needed, and return how often.
 
-    A column has two cells, its own and its alias: which of them is a place in memory, not a jump.
+    A column has two cells, its own and its alias: the choice is a memory index, not a branch.
     """
     shift, count = np.int64(cell_bits), 0
-    place = (np.int64(1) << shift) - np.int64(1)
+    mask = (np.int64(1) << shift) - np.int64(1)
     for i in range(words.size):
         word = words[i]
         column = word & np.int64(_SECOND_LOOK)
         number = (word >> np.int64(63 - _THRESHOLD_BITS)) & np.int64((1 << _THRESHOLD_BITS) - 1)
         cell = np.int64(cells[(column << np.int64(1)) + np.int64(number >= np.int64(thresholds[column]))])
         # The sign turns k into -1 - k.
-        words[i] = ((cell << shift) | ((word >> np.int64(_COLUMN_BITS)) & place)) ^ (word >> np.int64(63))
+        words[i] = ((cell << shift) | ((word >> np.int64(_COLUMN_BITS)) & mask)) ^ (word >> np.int64(63))
         if cell == np.int64(_SECOND_LOOK):
             again[count] = i
             count += 1
@@ -271,7 +271,7 @@ def _second_look(
     A draw for which words are missing is given up: how often it was rejected says nothing of what it becomes.
     """
     shift, at = np.int64(cell_bits), 0
-    place = (np.int64(1) << shift) - np.int64(1)
+    mask = (np.int64(1) << shift) - np.int64(1)
     for n in range(pending.size):
         while True:
             if at + _WORDS_A_LOOK > words.size:
@@ -279,9 +279,9 @@ def _second_look(
             word = np.int64(words[at])
             column = word & np.int64((1 << _WIDE_COLUMN_BITS) - 1)
             first, second = words[at + 1], words[at + 2]
-            own = first < high[column] or (first == high[column] and second < low[column])
-            cell = column if own else alias[column]
-            k = (cell << shift) | ((word >> np.int64(_WIDE_COLUMN_BITS)) & place)
+            accepts_column = first < high[column] or (first == high[column] and second < low[column])
+            cell = column if accepts_column else alias[column]
+            k = (cell << shift) | ((word >> np.int64(_WIDE_COLUMN_BITS)) & mask)
             sign = word >> np.int64(63)
             height = height_at(k, sign, peak, per_scale, curvature, bell)
             at += _WORDS_A_LOOK

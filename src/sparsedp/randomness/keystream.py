@@ -35,7 +35,7 @@ class Keystream:
 
     Guarantee: under the usual assumption on AES and HMAC, bytes at different positions, and bytes under keys
     derived with different labels, are indistinguishable from independent uniform ones. No byte is handed out
-    twice: a private keystream refuses to go on in a forked child, where parent and child would draw the same
+    twice: a private keystream refuses to continue in a forked child, where parent and child would draw the same
     bytes, and no keystream can be copied or pickled. Threads may share one. A fork may come at any time: a
     child never waits for a lock that a thread of its parent held.
     """
@@ -43,7 +43,7 @@ class Keystream:
     __slots__ = ("_context", "_generation", "_lock", "key", "position", "private")
 
     key: bytes
-    """The secret: whoever has it can subtract all noise ever drawn."""
+    """The secret key: with it all noise ever drawn can be subtracted."""
     position: int
     """How many bytes have been handed out."""
     private: bool
@@ -88,7 +88,7 @@ class Keystream:
         return reader
 
     def derive(self, label: str) -> bytes:
-        """A key of its own for every label, by HMAC-SHA256; this keystream does not move."""
+        """A separate key for every label, by HMAC-SHA256; this keystream does not advance."""
         self._refuse_forked_copy()
         return hmac.digest(self.key, label.encode(), "sha256")
 

@@ -57,7 +57,7 @@ def release_on_lattice(
 ) -> None:
     """``out = lattice * (round(sums / lattice) + Z) / divisor``, Z a rounded Gaussian of ``std / lattice`` cells.
 
-    ``sums`` None stands for zeros. Guarantee: if the rounded sums of two neighbours are at most D apart (see
+    ``sums`` None means zeros. Guarantee: if the rounded sums of two neighbours are at most D apart (see
     ``lattice_of``), the event is ``Gaussian(std / D)``. Values beyond 2^62 cells are cut to that, which moves
     no two apart; NaN counts as zero. All floats after the noise are post-processing. No more than a chunk
     is held beside ``out`` and ``sums``; what is drawn does not depend on the number of threads.

@@ -39,7 +39,7 @@ def bernoulli_positions(stream: Stream, size: int, probability: float) -> I64:
         return np.arange(size, dtype=np.int64)
     log_miss = math.log1p(-probability)
     block = 1 << max(0, min(60, math.floor(math.log2(_BLOCK_CHANCE) - math.log2(probability))))
-    found, last = [], -1
+    chunks, last = [], -1
     while last < size:
         expected = (size - 1 - last) * probability
         # Four standard deviations more than expected: one batch nearly always passes the end.
@@ -47,8 +47,8 @@ def bernoulli_positions(stream: Stream, size: int, probability: float) -> I64:
         words = stream.uint64(4 * gaps + gaps // 8)
         hits = np.empty(words.size // 4 + 1, dtype=np.int64)
         count, last = _walk(words, last, size, block, log_miss, hits)
-        found.append(hits[:count])
-    return found[0] if len(found) == 1 else np.concatenate(found)
+        chunks.append(hits[:count])
+    return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
 
 
 @compiled

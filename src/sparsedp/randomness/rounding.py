@@ -37,7 +37,7 @@ def noise_lattice(scale: float, bits: int = LATTICE_BITS) -> float:
 
 
 def passing_cell(threshold: float, lattice: float) -> int:
-    """The integer from which on rounded values pass: its lower border lies nearest to the threshold."""
+    """The smallest passing integer: its lower border is nearest to the threshold."""
     return round(min(max(threshold / lattice + 0.5, -_LARGEST_CELL), _LARGEST_CELL))
 
 
@@ -47,7 +47,7 @@ def passing_probability(lowest: int, std_cells: float) -> float:
 
 
 def round_gaussian(values: ArrayLike, *, std: float, lattice: float, stream: Stream) -> I64:
-    """``round((values + N(0, std^2)) / lattice)``, noise of its own on every value.
+    """``round((values + N(0, std^2)) / lattice)``, with independent noise on every value.
 
     Guarantee: if one example moves the values by at most D in l2, the event is ``Gaussian(std / D)``: each
     integer has the probability that the rounded Gaussian mechanism gives it, to a relative 2^-40, out to 11.5
@@ -57,7 +57,7 @@ def round_gaussian(values: ArrayLike, *, std: float, lattice: float, stream: Str
 
 
 def round_laplace(values: ArrayLike, *, scale: float, lattice: float, stream: Stream) -> I64:
-    """``round((values + Laplace(scale)) / lattice)``, noise of its own on every value.
+    """``round((values + Laplace(scale)) / lattice)``, with independent noise on every value.
 
     Guarantee: that of ``round_gaussian`` for the Laplace mechanism, out to 64 times its scale.
     """
@@ -65,20 +65,20 @@ def round_laplace(values: ArrayLike, *, scale: float, lattice: float, stream: St
 
 
 def round_exponential(values: ArrayLike, *, scale: float, lattice: float, stream: Stream) -> I64:
-    """``round((values + Exponential(scale)) / lattice)``, noise of its own on every value; see ``round_laplace``."""
+    """``round((values + Exponential(scale)) / lattice)``, with independent noise on every value; see ``round_laplace``."""
     return _round(values, scale, lattice, stream, two_sided_geometric(_FINE_BITS), 0.5, one_sided=True)
 
 
 def round_gumbel(values: ArrayLike, *, scale: float, lattice: float, stream: Stream) -> I64:
-    """``round((values + Gumbel(scale)) / lattice)``, noise of its own on every value.
+    """``round((values + Gumbel(scale)) / lattice)``, with independent noise on every value.
 
     Guarantee: the noise is a continuous Gumbel number, off by at most 2^-46 of its scale: the probability to
     pass a given integer is right to a relative 2^-45. For choosing the largest, not for release.
     """
-    given, flat, factor = _checked(values, scale, lattice)
+    array, flat, factor = _checked(values, scale, lattice)
     cells = np.empty(flat.size, dtype=np.int64)
     _add_cells(flat, stream.gumbel(flat.size), 1.0 / lattice, factor, cells)
-    return cells.reshape(given.shape)
+    return cells.reshape(array.shape)
 
 
 def geometric(log_fail: F64, stream: Stream) -> I64:
@@ -109,11 +109,11 @@ def rounded_gaussian_tail(lowest: int, std_cells: float, count: int, stream: Str
     Guarantee: every integer has its conditional probability to a relative 2^-40.
     Proof: with s = ``std_cells``, P(lowest + m) is proportional to ``exp(-m lowest / s^2) exp(-m^2 / (2 s^2))``:
     a geometric number m, accepted if an exponential one passes m^2 / (2 s^2). Near the centre, where few
-    would be accepted, draws from the whole law are kept if they are large enough.
+    would be accepted, unconditional draws are accepted if they are large enough.
     """
     if not (lowest >= 0 and SMALLEST_STD <= std_cells <= LARGEST_SCALE / 2):
         raise ValueError(f"std_cells: must lie in [2^22, 2^45] and lowest not be negative, got {std_cells}")
-    found = np.empty(count, dtype=np.int64)
+    samples = np.empty(count, dtype=np.int64)
     have = 0
     while have < count:
         trials = np.zeros(2 * (count - have) + 16)
@@ -127,9 +127,9 @@ def rounded_gaussian_tail(lowest: int, std_cells: float, count: int, stream: Str
             )
             drawn = lowest + past[stream.exponential(past.size) > 0.5 * (past / std_cells) ** 2]
         taken = min(drawn.size, count - have)
-        found[have : have + taken] = drawn[:taken]
+        samples[have : have + taken] = drawn[:taken]
         have += taken
-    return found
+    return samples
 
 
 def _round(
@@ -142,7 +142,7 @@ def _round(
     *,
     one_sided: bool,
 ) -> I64:
-    given, flat, factor = _checked(values, scale, lattice)
+    array, flat, factor = _checked(values, scale, lattice)
     out = np.empty(flat.size, dtype=np.int64)
     for begin in range(0, flat.size, CHUNK):
         part = out[begin : begin + CHUNK]
@@ -153,20 +153,20 @@ def _round(
         _round_values(
             part, spread, flat[begin : begin + CHUNK], 1.0 / lattice, factor * 2.0**-_FINE_BITS, centre
         )
-    return out.reshape(given.shape)
+    return out.reshape(array.shape)
 
 
 def _checked(values: ArrayLike, scale: float, lattice: float) -> tuple[F64, F64, float]:
     """The values as they are and as a vector, and the scale in cells."""
-    given = np.asarray(values, dtype=np.float64, order="C")
-    flat, factor = given.reshape(-1), float(scale) / lattice
+    array = np.asarray(values, dtype=np.float64, order="C")
+    flat, factor = array.reshape(-1), float(scale) / lattice
     if not (0.0 < factor <= LARGEST_SCALE and math.frexp(lattice)[0] == 0.5):
         raise ValueError(
             f"lattice: must be a power of two and at least scale / 2^46, got {lattice} for {scale}"
         )
     if flat.size and not np.abs(flat).max() <= _LARGEST_CELL * lattice:
         raise ValueError(f"values: must be finite and at most 2^61 cells of the lattice {lattice}")
-    return given, flat, factor
+    return array, flat, factor
 
 
 @compiled
@@ -174,9 +174,9 @@ def _add_cells(values: F64, noise: F64, per_cell: float, factor: float, out: I64
     """``round(values / lattice + factor noise)``, the whole parts added as integers."""
     for i in range(out.size):
         value, more = values[i] * per_cell, noise[i] * factor
-        whole, whole_more = np.rint(value), np.rint(more)
-        rest = np.floor((value - whole) + (more - whole_more) + 0.5)
-        out[i] = np.int64(whole) + np.int64(whole_more) + np.int64(rest)
+        rounded, rounded_more = np.rint(value), np.rint(more)
+        rest = np.floor((value - rounded) + (more - rounded_more) + 0.5)
+        out[i] = np.int64(rounded) + np.int64(rounded_more) + np.int64(rest)
 
 
 @compiled
@@ -186,9 +186,9 @@ def _round_values(
     head = _upper_half(factor)
     for i in range(cells.size):
         value = values[i] * per_cell
-        whole = np.rint(value)
+        rounded = np.rint(value)
         noise, rest = _scaled(np.float64(cells[i]) + centre, spread[i], factor, head)
-        cells[i] = np.int64(whole) + np.int64(noise) + np.int64(np.floor(rest + (value - whole) + 0.5))
+        cells[i] = np.int64(rounded) + np.int64(noise) + np.int64(np.floor(rest + (value - rounded) + 0.5))
 
 
 @compiled
@@ -213,9 +213,9 @@ def _scaled(cell: float, spread: np.int64, factor: float, head: float) -> tuple[
     upper = _upper_half(cell)
     lower = cell - upper
     lost = ((head * upper - product) + head * lower + tail * upper) + tail * lower
-    whole = np.rint(product)
+    rounded = np.rint(product)
     u = (np.float64(spread) + 0.5) * 2.0**-64
-    return whole, (product - whole) + (lost + factor * u)
+    return rounded, (product - rounded) + (lost + factor * u)
 
 
 @compiled

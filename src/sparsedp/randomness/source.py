@@ -17,7 +17,7 @@ class NoiseSource:
 
     ``NoiseSource()`` takes its keys from the operating system and is what a private result needs.
     ``NoiseSource(seed=7)`` is the same generator keyed from the seed: reproducible, not private, for
-    anyone who knows the seed can subtract the noise. A source that was ever seeded stays marked so.
+    anyone who knows the seed can subtract the noise. A source that was ever seeded stays marked as seeded.
 
     A secure source refuses to draw in a forked child and cannot be copied or pickled: each process makes
     its own. ``state_dict`` holds the keys: it belongs in the run's private folder, never in an exported

@@ -139,7 +139,7 @@ class Stream:
         )
 
     def state(self) -> dict[str, str | int]:
-        """Key, position and whether the stream is private; if it is, so must this be kept."""
+        """Key, position and whether the stream is private; the state of a private stream is secret."""
         return {
             "key": self._keystream.key.hex(),
             "position": self._keystream.position,
@@ -176,7 +176,7 @@ def uniform_of(word: np.uint64) -> float:
 
 @compiled
 def exponential_of(high: np.uint64, low: np.uint64) -> float:
-    """The 128 bits of two words as an exponential number, to a relative 2^-50 wherever it lies."""
+    """The 128 bits of two words as an exponential number, to a relative 2^-50 everywhere."""
     if high < np.uint64(1 << 63):
         below = np.float64(high) * _TWO_TO_MINUS_64 + (np.float64(low) + 0.5) * _TWO_TO_MINUS_128
         return -math.log1p(-below)

@@ -15,8 +15,6 @@ from sparsedp.accounting import PrivacyStatement
 from sparsedp.report.page import Section, paragraph, table, write_page
 from sparsedp.runs import ALGORITHMS, RunConfig, RunFolder
 
-NAMES = {name: algorithm.label for name, algorithm in ALGORITHMS.items()}
-
 
 @dataclass(frozen=True)
 class FinishedRun:
@@ -44,8 +42,8 @@ class FinishedRun:
     @property
     def statement(self) -> PrivacyStatement | None:
         """What it cost; None without privacy."""
-        found = self.result["statement"]
-        return None if found is None else PrivacyStatement(**{**found, "notes": tuple(found["notes"])})
+        fields = self.result["statement"]
+        return None if fields is None else PrivacyStatement(**{**fields, "notes": tuple(fields["notes"])})
 
 
 def write_report(paths: Sequence[str | Path], out: str | Path) -> Path:
@@ -101,17 +99,18 @@ _COMMON = (
 
 def _settings(runs: Sequence[FinishedRun]) -> str:
     """A table of what all runs share, and a table of where they differ."""
-    found = [_settings_of(run) for run in runs]
-    names = list(dict.fromkeys(name for each in found for name in each))
-    shared = [name for name in names if len({each.get(name, "") for each in found}) == 1]
+    settings = [_settings_of(run) for run in runs]
+    names = list(dict.fromkeys(name for each in settings for name in each))
+    shared = [name for name in names if len({each.get(name, "") for each in settings}) == 1]
     differing = [name for name in names if name not in shared]
-    whole = table(["setting", "value"], [[name, found[0][name]] for name in shared])
+    shared_table = table(["setting", "value"], [[name, settings[0][name]] for name in shared])
     if not differing:
-        return whole
+        return shared_table
     rows = [
-        [run.name, *[each.get(name, "") for name in differing]] for run, each in zip(runs, found, strict=True)
+        [run.name, *[each.get(name, "") for name in differing]]
+        for run, each in zip(runs, settings, strict=True)
     ]
-    return whole + table(["run", *differing], rows)
+    return shared_table + table(["run", *differing], rows)
 
 
 def _settings_of(run: FinishedRun) -> dict[str, str]:
@@ -242,7 +241,7 @@ def _reading() -> str:
     return paragraph(
         "Epsilon bounds how much the released model can depend on any one example; smaller is more private. "
         "Delta is the probability that the bound may fail. Both hold for everything listed as released, "
-        "together, and for whatever is computed from it later."
+        "together, and for anything computed from it later."
     ) + paragraph(
         "A step of DP-SGD adds noise to every coordinate of every embedding table. The selecting algorithms "
         "choose, privately, the rows a step may touch, and add noise to those alone: the gradient size is the "

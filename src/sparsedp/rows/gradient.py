@@ -1,4 +1,4 @@
-"""The gradient of a table as (ids, values): proportional to the rows it has, never to the table."""
+"""The gradient of a table as (ids, values): its size is that of the touched rows, never of the table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class RowGradient(NamedTuple):
     values: Tensor
 
     def to_sparse(self, rows: int) -> Tensor:
-        """A coalesced sparse tensor of the table's shape, as torch's sparse optimisers take it."""
+        """A coalesced sparse tensor of the table's shape, for torch's sparse optimisers."""
         return torch.sparse_coo_tensor(
             self.ids.unsqueeze(0),
             self.values,
@@ -29,7 +29,7 @@ class RowGradient(NamedTuple):
         """The sum of several row gradients of one table."""
         if len(parts) == 1:
             return parts[0]
-        ids, table_index = torch.unique(torch.cat([part.ids for part in parts]), return_inverse=True)
+        ids, inverse = torch.unique(torch.cat([part.ids for part in parts]), return_inverse=True)
         values = torch.cat([part.values for part in parts])
-        total = values.new_zeros(ids.numel(), values.shape[1]).index_add_(0, table_index, values)
+        total = values.new_zeros(ids.numel(), values.shape[1]).index_add_(0, inverse, values)
         return RowGradient(ids, total)

@@ -1,4 +1,4 @@
-"""Where the examples of a batch read a table, and the gradient that comes back to each lookup."""
+"""Which rows of a table the examples of a batch read, and the gradient of each lookup."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from torch import Tensor
 class EmbeddingLookups:
     """The lookups of one table by one batch, flat: lookup number n is ``ids[n]``, read by ``examples[n]``.
 
-    The gradient of the loss with respect to what lookup n put into its layer's output is
-    ``scales[n] * output_grads[sources[n]]``. A plain embedding has ``sources = None`` (lookup n owns
-    ``output_grads[n]``) and no scales; in a bag all lookups share their bag's gradient and the mean
-    or the per-sample weights are the scales. SortedLookups that receive no gradient (padding) are left out.
+    The gradient of lookup n is ``scales[n] * output_grads[sources[n]]``. A plain embedding has ``sources = None``
+    (lookup n has gradient ``output_grads[n]``) and no scales; in a bag all lookups share their bag's gradient, and
+    the scales are the mean's or the per-sample weights. Lookups without a gradient (padding) are left out.
     """
 
     ids: Tensor
@@ -33,13 +32,13 @@ class EmbeddingLookups:
 
     @staticmethod
     def concatenate(calls: Sequence[EmbeddingLookups]) -> EmbeddingLookups:
-        """All lookups of several calls of a layer (or of layers that share a table), example after example."""
+        """All lookups of several calls of a layer (or of layers that share a table), sorted by example."""
         if len(calls) == 1:
             return calls[0]
         sources, base = [], 0
         for call in calls:
-            own = call.sources if call.sources is not None else torch.arange(len(call))
-            sources.append(own + base)
+            call_sources = call.sources if call.sources is not None else torch.arange(len(call))
+            sources.append(call_sources + base)
             base += call.output_grads.shape[0]
         scales = None
         if any(call.scales is not None for call in calls):
@@ -59,12 +58,12 @@ class EmbeddingLookups:
         )
 
     def after(self, examples: int) -> EmbeddingLookups:
-        """The same lookups in a batch where ``examples`` others come first."""
+        """The same lookups with example numbers shifted by ``examples``."""
         return replace(self, examples=self.examples + examples) if examples else self
 
-    def of_examples(self, kept: Tensor) -> EmbeddingLookups:
-        """Only the lookups of the examples that ``kept`` (bool, one per example) flags."""
-        chosen = kept[self.examples].nonzero().flatten()
+    def of_examples(self, mask: Tensor) -> EmbeddingLookups:
+        """Only the lookups of the examples in ``mask`` (bool, one per example)."""
+        chosen = mask[self.examples].nonzero().flatten()
         return replace(
             self,
             ids=self.ids[chosen],

@@ -1,7 +1,7 @@
-"""Sums and squared norms of the gradients of lookups that lie together in an ``Order``.
+"""Sums and squared norms of the gradients of lookups that are adjacent in an ``Order``.
 
-``position`` is an order's; ``GradRows`` are one table's gradients. Loops write where they are told to: to hand a new
-array back takes them longer than most of the work.
+``position`` is that of an ``Order``; ``GradRows`` are one table's gradients. The loops write to given arrays:
+returning a new array takes compiled code longer than most of the work.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ Grads = NDArray[Any]
 GradRows = tuple[int, Grads, int, int, I64, Grads]
 """The gradients of a table's lookups: base, grads, stride, dim, sources, scales.
 
-``base`` is the table's first lookup among all. Row number i begins at ``i * stride`` of ``grads`` and has ``dim``
-numbers, so that a table's part of a wider gradient need not be copied. ``sources`` and ``scales`` are as
-``EmbeddingLookups`` has them, empty where it has None.
+``base`` is the index of the table's first lookup. Row number i begins at ``i * stride`` of ``grads`` and has ``dim``
+numbers, so that a table's part of a wider gradient need not be copied. ``sources`` and ``scales`` are those of
+``EmbeddingLookups``, empty instead of None.
 """
 
 
@@ -50,7 +50,7 @@ def _sum_pair(total: F64, first: int, end: int, position: I64, grad_rows: GradRo
 def pair_squares(out: F64, pair_starts: I64, position: I64, grad_rows: GradRows) -> None:
     """The squared norm of each pair's gradient, the sum over its lookups."""
     base, grads, stride, dim, sources, scales = grad_rows
-    # Nearly every pair is one lookup: the grad_rows are squared as they lie in memory, not in the order of rows.
+    # Nearly every pair is one lookup: rows are squared in memory order, not in sorted order.
     squares = np.empty((grads.size - dim) // max(stride, 1) + 1, np.float64)
     for n in range(squares.size):
         grad_row, square = grads[n * stride : n * stride + dim], 0.0
@@ -86,12 +86,12 @@ def add_row_sums(
     weights: Grads,
     grad_rows: GradRows,
 ) -> None:
-    """Add to each surviving row's entry the sum of its lookups' gradients, each times its example's weight.
+    """Add to each surviving row the sum of its lookups' gradients, each times its example's weight.
 
     ``survivors`` are positions among the order's ``rows``. Row n of ``out`` belongs to row ``selected[n]`` of the
-    table (ascending, every survivor among them), or to row n where nothing is selected. What has no weight does
-    not enter, whatever its gradient is. An example's lookups of a row are added to each other first: they may
-    cancel, and must not take the other examples' digits with them.
+    table (ascending, including every survivor), or to row n if ``selected`` is empty. Examples of weight 0 are
+    skipped, also if their gradient is not finite. An example's lookups of one row are summed first: they may
+    cancel, and must not cost the other examples precision.
     """
     base, scales = grad_rows[0], grad_rows[5]
     total, of_pair = np.empty(grad_rows[3], np.float64), np.empty(grad_rows[3], np.float64)
@@ -139,7 +139,7 @@ def add_masked_squares(
     position: I64,
     grad_rows: GradRows,
 ) -> None:
-    """Add to each example its squared norm over the coordinates that ``mask[positions[row]]`` flags (-1: none)."""
+    """Add to each example its squared norm over the coordinates in ``mask[positions[row]]`` (-1: none)."""
     total = np.empty(grad_rows[3], np.float64)
     for row in range(positions.size):
         if positions[row] < 0:
@@ -167,7 +167,7 @@ def clipped_counts(
 ) -> None:
     """Per row, ``sum_i v_i min(1, norm / ||v_i||)`` with ``v_i`` binary over the counted rows; others get zero.
 
-    No flags: all rows are counted.
+    Empty ``counted``: all rows are counted.
     """
     weights = np.zeros(finite.size, np.float64)
     for row in range(counts.size):
@@ -175,8 +175,10 @@ def clipped_counts(
             for pair in range(row_pairs[row], row_pairs[row + 1]):
                 weights[pair_example[pair]] += 1.0
     for example in range(finite.size):
-        length = np.sqrt(weights[example])
-        weights[example] = 0.0 if not finite[example] else 1.0 if length <= norm else norm / length
+        example_norm = np.sqrt(weights[example])
+        weights[example] = (
+            0.0 if not finite[example] else 1.0 if example_norm <= norm else norm / example_norm
+        )
     for row in range(counts.size):
         counts[row] = 0.0
         if counted.size == 0 or counted[row]:

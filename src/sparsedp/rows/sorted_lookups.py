@@ -1,4 +1,4 @@
-"""All lookups of all tables by one batch, sorted once: what counting, norms and sums share."""
+"""All lookups of a batch in all tables, sorted once for counting, norms and sums."""
 
 from __future__ import annotations
 
@@ -27,42 +27,42 @@ from sparsedp.rows.segments import (
 from sparsedp.rows.space import RowSpace
 
 Target = tuple[I64 | None, NDArray[Any]]
-"""Rows of a table (ascending; None: all) and where to add the gradient of each, one row for each."""
+"""Rows of a table (ascending; None: all) and the array to which their gradients are added, one row each."""
 
 _NOTHING = np.empty(0, dtype=np.int64)
 _NO_SCALES = np.empty(0, dtype=np.float32)
 _ALL = np.empty(0, dtype=np.bool_)
 
 _ONE_THREAD = 1 << 18
-"""Up to so many numbers one thread copies faster than torch's threads wake up."""
+"""Up to this many numbers, one thread copies faster than torch's threads start."""
 
 
 class SortedLookups:
     """The lookups of a batch over a row space.
 
-    A row counts once per example however often the example reads it, and its gradient is the sum over
-    the example's lookups: both follow from the (row, example) pairs, which one sort brings together.
-    Everything here is proportional to the lookups, never to the tables.
+    A row counts once per example, even if the example reads it several times, and its gradient is the sum over
+    the example's lookups: both follow from the (row, example) pairs, which one sort makes adjacent.
+    Time and memory are proportional to the lookups, never to the tables.
     """
 
     def __init__(self, space: RowSpace, lookups: Mapping[str, EmbeddingLookups], batch_size: int) -> None:
         self.space = space
         self.batch_size = batch_size
-        found = [lookups.get(table.name) for table in space.tables]
-        starts = list(accumulate((0 if each is None else len(each) for each in found), initial=0))
-        numbers, self._examples = np.empty(starts[-1], dtype=np.int64), np.empty(starts[-1], dtype=np.int64)
+        by_table = [lookups.get(table.name) for table in space.tables]
+        starts = list(accumulate((0 if table is None else len(table) for table in by_table), initial=0))
+        row_ids, self._examples = np.empty(starts[-1], dtype=np.int64), np.empty(starts[-1], dtype=np.int64)
         self._grad_rows: dict[int, GradRows] = {}
-        for table_index, each in enumerate(found):
-            if each is not None and len(each):
-                own = slice(starts[table_index], starts[table_index + 1])
-                np.add(each.ids.numpy(), space.row_offsets[table_index], out=numbers[own])
-                self._examples[own] = each.examples.numpy()
-                self._grad_rows[table_index] = _grad_rows(each, starts[table_index])
-        self.order: Order = order_by_row(numbers, self._examples, space.row_offsets[-1], starts[:-1])
+        for table_index, table in enumerate(by_table):
+            if table is not None and len(table):
+                span = slice(starts[table_index], starts[table_index + 1])
+                np.add(table.ids.numpy(), space.row_offsets[table_index], out=row_ids[span])
+                self._examples[span] = table.examples.numpy()
+                self._grad_rows[table_index] = _grad_rows(table, starts[table_index])
+        self.order: Order = order_by_row(row_ids, self._examples, space.row_offsets[-1], starts[:-1])
         self._table_rows: I64 = self.order.rows.searchsorted(space.offsets)
         """Where each table's rows begin among the touched ones, and the end."""
-        self._choosable = int(self._table_rows[len(space.selectable)])
-        """How many of the touched rows a rule chooses among: they come first."""
+        self._selectable_touched = int(self._table_rows[len(space.selectable)])
+        """How many of the touched rows are selectable; they come first."""
 
     @property
     def touched(self) -> int:
@@ -87,16 +87,16 @@ class SortedLookups:
         contribute nothing.
         """
         order = self.order
-        rows = order.rows[: self._choosable]
+        rows = order.rows[: self._selectable_touched]
         counts, counted = np.empty(rows.size), _ALL if domain is None else contains(domain, rows)
         clipped_counts(counts, counted, order.row_pairs, order.pair_example, finite, norm)
         counted_rows, values = (rows, counts) if domain is None else (rows[counted], counts[counted])
         return SparseCounts(counted_rows, values, self.space.selectable_size)
 
     def surviving(self, selected: I64) -> I64:
-        """Those touched rows that are ``selected`` (sorted global row ids) or always on, as positions in the order."""
-        chosen = positions_in(self.order.rows[: self._choosable], selected)
-        always_on = np.arange(self._choosable, self.touched)
+        """The touched rows that are ``selected`` (sorted global row ids) or always on, as positions in the order."""
+        chosen = positions_in(self.order.rows[: self._selectable_touched], selected)
+        always_on = np.arange(self._selectable_touched, self.touched)
         return np.concatenate([chosen[chosen >= 0], always_on])
 
     def example_squared_norms(self, survivors: I64) -> F64:
@@ -106,9 +106,9 @@ class SortedLookups:
         return sums
 
     def masked_squared_norms(self, table_index: int, rows: I64, mask: NDArray[Any]) -> F64:
-        """Per example, its squared norm over single coordinates of table number ``table_index``.
+        """Per example, its squared norm over single coordinates of table ``table_index``.
 
-        ``mask[n]`` flags the coordinates of the table's row ``rows[n]`` (sorted) that count.
+        ``mask[n]`` is 1 for the coordinates of row ``rows[n]`` (sorted) that count.
         """
         squares, order = np.zeros(self.batch_size), self.order
         if table_index in self._grad_rows:
@@ -133,14 +133,14 @@ class SortedLookups:
         order = self.order
         bounds = survivors.searchsorted(self._table_rows).tolist()
         for table_index, grad_rows in self._grad_rows.items():
-            own = survivors[bounds[table_index] : bounds[table_index + 1]]
-            if own.size and table_index in targets:
+            table_survivors = survivors[bounds[table_index] : bounds[table_index + 1]]
+            if table_survivors.size and table_index in targets:
                 selected, out = targets[table_index]
                 add_row_sums(
                     out,
                     _NOTHING if selected is None else selected,
                     self.space.row_offsets[table_index],
-                    own,
+                    table_survivors,
                     order.rows,
                     order.row_starts,
                     order.position,
@@ -152,24 +152,24 @@ class SortedLookups:
     def row_sums(
         self, survivors: I64, weights: NDArray[Any], first_table: int = 0
     ) -> Iterator[tuple[int, I64, F64]]:
-        """For each table: its number, its surviving touched rows and ``sum_i weights[i] * G_i[row]`` of each.
+        """For each table: its index, its surviving touched rows and ``sum_i weights[i] * G_i[row]`` of each.
 
-        Tables before number ``first_table`` and those of which no touched row survives are left out.
+        Tables before ``first_table`` and those without a surviving touched row are left out.
         """
         bounds = survivors.searchsorted(self._table_rows).tolist()
         for table_index, (_, _, _, dim, _, _) in self._grad_rows.items():
             if table_index < first_table:
                 continue
-            own = survivors[bounds[table_index] : bounds[table_index + 1]]
-            if own.size:
-                rows = self.order.rows[own] - self.space.row_offsets[table_index]
-                sums = np.zeros((own.size, dim))
-                self.add_row_sums(own, weights, {table_index: (rows, sums)})
+            table_survivors = survivors[bounds[table_index] : bounds[table_index + 1]]
+            if table_survivors.size:
+                rows = self.order.rows[table_survivors] - self.space.row_offsets[table_index]
+                sums = np.zeros((table_survivors.size, dim))
+                self.add_row_sums(table_survivors, weights, {table_index: (rows, sums)})
                 yield table_index, rows, sums
 
 
-def _grad_rows(each: EmbeddingLookups, base: int) -> GradRows:
-    grads = each.output_grads
+def _grad_rows(lookups: EmbeddingLookups, base: int) -> GradRows:
+    grads = lookups.output_grads
     if grads.dtype not in (torch.float32, torch.float64):
         grads = grads.float()
     (count, dim), (stride, step) = grads.shape, grads.stride()
@@ -177,13 +177,13 @@ def _grad_rows(each: EmbeddingLookups, base: int) -> GradRows:
         stride, flat = dim, _copied(grads)
     else:
         flat = grads.as_strided(((count - 1) * stride + dim,), (1,)).numpy()
-    sources = _NOTHING if each.sources is None else each.sources.numpy()
-    scales = _NO_SCALES if each.scales is None else each.scales.float().numpy()
+    sources = _NOTHING if lookups.sources is None else lookups.sources.numpy()
+    scales = _NO_SCALES if lookups.scales is None else lookups.scales.float().numpy()
     return base, flat, stride, dim, sources, scales
 
 
 def _copied(grads: Tensor) -> NDArray[Any]:
-    """Row after row in new memory."""
+    """A contiguous copy, flattened."""
     if grads.numel() > _ONE_THREAD:
         grads = grads.contiguous()
     grad_rows: NDArray[Any] = grads.numpy()

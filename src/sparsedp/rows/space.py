@@ -1,4 +1,4 @@
-"""One numbering for the rows of all tables, so that a step makes one joint choice over them."""
+"""Global row ids over all tables, so that a step makes one joint choice of rows."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from sparsedp.core.tables import TableShape
 
 @dataclass(frozen=True)
 class RowSpace:
-    """The rows of all tables, numbered jointly: first those a rule chooses among, then those always on.
+    """Global ids for the rows of all tables: first the selectable tables, then those always on.
 
-    A row's number is its table's offset plus its index within the table; ``ids < selectable_size`` are the
-    rows that a selection rule decides about.
+    A row's global id is its table's offset plus its index within the table; a selection rule chooses among
+    ``ids < selectable_size``.
     """
 
     selectable: tuple[TableShape, ...]
@@ -26,17 +26,17 @@ class RowSpace:
 
     @cached_property
     def tables(self) -> tuple[TableShape, ...]:
-        """All tables in the order of their numbers."""
+        """All tables in the order of their row ids."""
         return self.selectable + self.always_on
 
     @cached_property
     def offsets(self) -> NDArray[np.int64]:
-        """Where each table's numbers begin, and one past the last."""
+        """The first global row id of each table, and the end."""
         return np.array(self.row_offsets, dtype=np.int64)
 
     @cached_property
     def row_offsets(self) -> tuple[int, ...]:
-        """The same as plain numbers."""
+        """The same as Python integers."""
         return tuple(accumulate((table.rows for table in self.tables), initial=0))
 
     @cached_property
@@ -46,21 +46,21 @@ class RowSpace:
 
     @cached_property
     def selectable_size(self) -> int:
-        """How many rows a rule chooses among."""
+        """The number of selectable rows."""
         return int(self.offsets[len(self.selectable)])
 
     @cached_property
     def coordinates(self) -> int:
-        """How many embedding coordinates there are: what dense DP-SGD would noise."""
+        """The number of embedding coordinates: all of them get noise in dense DP-SGD."""
         return sum(table.size for table in self.tables)
 
     @cached_property
     def coordinate_offsets(self) -> NDArray[np.int64]:
-        """The same for single coordinates of selectable tables: where each table's numbers begin, and the end."""
+        """The same for single coordinates of selectable tables: each table's first coordinate id, and the end."""
         return np.cumsum([0] + [table.size for table in self.selectable], dtype=np.int64)
 
     def row_of_coordinate(self, coordinates: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The global row id of the row that each sorted coordinate number lies in."""
+        """The global row id of each coordinate id (sorted)."""
         table_index = np.searchsorted(self.coordinate_offsets, coordinates, side="right") - 1
         dims = np.array([table.dim for table in self.selectable], dtype=np.int64)
         rows: NDArray[np.int64] = (coordinates - self.coordinate_offsets[table_index]) // dims[table_index]
@@ -68,13 +68,13 @@ class RowSpace:
 
     def number(self, table: str, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """The global row ids of rows ``ids`` of a table."""
-        numbers: NDArray[np.int64] = ids + self.offsets[self.index[table]]
-        return numbers
+        row_ids: NDArray[np.int64] = ids + self.offsets[self.index[table]]
+        return row_ids
 
-    def split(self, numbers: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    def split(self, row_ids: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """Sorted global row ids of selectable rows as sorted row indices per selectable table."""
-        cuts = numbers.searchsorted(self.offsets).tolist()
-        return [numbers[cuts[n] : cuts[n + 1]] - self.row_offsets[n] for n in range(len(self.selectable))]
+        cuts = row_ids.searchsorted(self.offsets).tolist()
+        return [row_ids[cuts[n] : cuts[n + 1]] - self.row_offsets[n] for n in range(len(self.selectable))]
 
 
 def partition_tables(

@@ -40,7 +40,7 @@ class Algorithm:
     lazy_noise: bool = False
     """Adds a row's noise when the row is next read: only for plain SGD, and only the final model is released."""
     dense: bool = False
-    """Adds noise to whole tables: the yardstick of the others' gradient sizes."""
+    """Adds noise to whole tables: the baseline for the others' gradient sizes."""
 
     def __post_init__(self) -> None:
         if not set(self.required) <= set(self.options):

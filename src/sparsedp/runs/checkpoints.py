@@ -11,7 +11,7 @@ _TIME_SHARE = 0.02
 class CheckpointSchedule:
     """Every so many steps, or by default as often as takes a fiftieth of the time; and in any case at the end.
 
-    A crash costs the steps since the last checkpoint: they stay paid for, and are not in the model.
+    A crash loses the steps since the last checkpoint: they stay charged, and are not in the model.
     """
 
     def __init__(self, every: int | None, save: Callable[[], None]) -> None:

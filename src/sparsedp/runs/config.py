@@ -1,4 +1,4 @@
-"""What a run is asked to do: one validated, serialisable object."""
+"""The settings of a run: one validated, serialisable object."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class RunConfig(BaseModel):
     threshold: Annotated[Positive | None, SELECTION] = None
     """tau: a row whose noisy count reaches it survives the step."""
     false_positives: Annotated[Positive | None, SELECTION] = None
-    """In place of tau: untouched rows that survive a step by chance, on average. Default: 50."""
+    """Instead of tau: untouched rows that survive a step by chance, on average. Default: 50."""
     contribution_norm: Annotated[Positive | None, SELECTION] = None
     """Clipping norm of an example's contribution map (C1); default: the largest it can have."""
     always_on_rows: Annotated[int, Field(ge=0), SELECTION] = DEFAULT_ALWAYS_ON_ROWS
@@ -105,7 +105,7 @@ class RunConfig(BaseModel):
     """Steps between evaluations on the held-out rows; default: at the end only."""
     checkpoint_every: Annotated[Count | None, EVALUATION] = None
     """Steps between checkpoints; default: as often as takes a fiftieth of the time. A crash costs the steps
-    since the last one: they stay paid for."""
+    since the last one: they stay charged."""
     seed: Annotated[int | None, PRIVACY] = None
     """Makes the run reproducible and NOT private."""
     ledger: Annotated[str | None, PRIVACY] = None
@@ -149,7 +149,7 @@ class RunConfig(BaseModel):
 
     @classmethod
     def parse(cls, fields: dict[str, Any]) -> RunConfig:
-        """From plain values; what is wrong is said in one line."""
+        """From plain values; errors are one line."""
         try:
             return cls.model_validate(fields)
         except ValidationError as error:
@@ -172,7 +172,7 @@ class RunConfig(BaseModel):
 
 
 def _in_words(problem: ErrorDetails) -> str:
-    """One problem of a config as a line that names the setting and what would do."""
+    """One problem of a config as a line that names the setting and a valid value."""
     where = ".".join(str(part) for part in problem["loc"])
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "missing":

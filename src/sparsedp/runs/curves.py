@@ -12,7 +12,7 @@ from sparsedp.core.extras import MissingExtra, require
 
 
 class Curves(Protocol):
-    """Where the values of a run are drawn."""
+    """Receives the values of a run."""
 
     def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
         """A value after a step."""

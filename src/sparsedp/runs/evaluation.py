@@ -20,7 +20,7 @@ BATCH = 1 << 14
 
 @dataclass(frozen=True)
 class Evaluation:
-    """AUC and log-loss on held-out rows, computed without noise: no part of the training's guarantee."""
+    """AUC and log-loss on held-out rows, computed without noise: not covered by the training's guarantee."""
 
     auc: float
     log_loss: float
@@ -50,7 +50,7 @@ def evaluate(model: nn.Module, data: ClickData) -> Evaluation:
 
 
 def area_under_curve(clicked: NDArray[np.bool_], predicted: NDArray[np.float64]) -> float:
-    """The chance that a click is predicted above a row without one; ties count half. Both kinds must occur."""
+    """The probability that a click is ranked above a row without one; ties count half. Both kinds must occur."""
     _, value, counts = np.unique(predicted, return_inverse=True, return_counts=True)
     clicks = np.bincount(value, weights=clicked)
     others = counts - clicks

@@ -14,9 +14,9 @@ from sparsedp.runs.config import RunConfig
 
 
 class RunFolder:
-    """Files of one run. Everything but ``private/`` may be shown to whoever may see the model.
+    """Files of one run. Everything but ``private/`` may be released with the model.
 
-    ``config.yaml``, ``metrics.jsonl`` (one line an evaluation), ``statement.json``, ``result.json``,
+    ``config.yaml``, ``metrics.jsonl`` (one line per evaluation), ``statement.json``, ``result.json``,
     ``model.safetensors``, ``tensorboard/``, the run's own ``run.ledger`` and its name on ledgers,
     ``run.name``; ``private/`` has the checkpoint, which holds the state of the optimiser and (for seeded
     runs) of the noise streams.
@@ -61,7 +61,7 @@ class RunFolder:
         return path.read_text() if path.exists() else "run"
 
     def config(self) -> RunConfig:
-        """What the run was asked to do."""
+        """The settings of the run."""
         path = self.path / "config.yaml"
         if not path.exists():
             raise ValueError(f"{self.path} holds no run (no config.yaml)")
@@ -85,7 +85,7 @@ class RunFolder:
                 except json.JSONDecodeError:
                     return
 
-    def forget_after(self, step: int) -> None:
+    def discard_after(self, step: int) -> None:
         """Drop metrics of steps that a resumed run will take again."""
         remaining = [json.dumps(record) for record in self.metrics() if record["step"] <= step]
         write_file(self.path / "metrics.jsonl", "".join(line + "\n" for line in remaining))

@@ -1,4 +1,4 @@
-"""What a finished run leaves behind: weights, privacy statement and figures."""
+"""The output of a finished run: weights, privacy statement and figures."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Result:
     stopped: str | None = None
     """Why fewer steps were taken than planned: epsilon is a cap, and crashes may have used up a part of it."""
     lost_steps: int = 0
-    """Steps that crashes took away: paid for, and not in the model."""
+    """Steps lost in crashes: charged, and not in the model."""
     periods: int | None = None
     """Streaming: how many periods were trained on."""
     next_period_auc: list[float] | None = None

@@ -31,8 +31,8 @@ def count_columns(data: ClickData, names: list[str], always_on_rows: int) -> dic
     """How often each id occurs, per table that rows are chosen in. Private: noise comes after."""
     sizes = data.schema.vocabulary_sizes
     chosen = [column for column, rows in enumerate(sizes) if rows > always_on_rows]
-    found = {column: SparseCounts.zeros(sizes[column]) for column in chosen}
+    by_column = {column: SparseCounts.zeros(sizes[column]) for column in chosen}
     for batch in data.batches(1 << 18):
         for column in chosen:
-            found[column] += SparseCounts.of(batch.ids[:, column], sizes[column])
-    return {names[column]: counts for column, counts in found.items()}
+            by_column[column] += SparseCounts.of(batch.ids[:, column], sizes[column])
+    return {names[column]: counts for column, counts in by_column.items()}

@@ -10,7 +10,7 @@ from sparsedp.training import LastStep
 
 @dataclass
 class RunStats:
-    """Sums of what each step released about itself. Checkpoints hold them, so a resumed run goes on adding."""
+    """Sums of what each step released about itself. Checkpoints hold them, so a resumed run adds to them."""
 
     steps: int = 0
     examples: int = 0

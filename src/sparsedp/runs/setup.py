@@ -16,7 +16,7 @@ from sparsedp.runs.trainer import check_ledger
 
 @dataclass(frozen=True)
 class RunSetup:
-    """A run that is ready to train, or to go on."""
+    """A run that is ready to train or to resume."""
 
     config: RunConfig
     folder: RunFolder
@@ -25,7 +25,7 @@ class RunSetup:
 
     @classmethod
     def create(cls, config: RunConfig, path: str | Path) -> RunSetup:
-        """A new run in the folder ``path``, which is made only when nothing about the config is wrong."""
+        """A new run in the folder ``path``, which is created only if the config is valid."""
         data = open_data(config.data)
         if config.period is not None:
             split_periods(config, data)
@@ -37,7 +37,7 @@ class RunSetup:
 
     @classmethod
     def reopen(cls, folder: RunFolder) -> RunSetup:
-        """A run that was begun."""
+        """A run that was started before."""
         config = folder.config()
         data = open_data(config.data)
         return cls(config, folder, data, fresh_model(config, data))

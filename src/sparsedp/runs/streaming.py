@@ -46,7 +46,7 @@ def stream(config: RunConfig, path: str | Path, on_progress: OnProgress | None =
 
 
 def resume_stream(folder: RunFolder, on_progress: OnProgress | None = None) -> Result:
-    """Finish a streaming run: the period that was interrupted goes on from its last checkpoint."""
+    """Finish a streaming run: the interrupted period resumes from its last checkpoint."""
     return _run(RunSetup.reopen(folder), on_progress)
 
 
@@ -91,7 +91,7 @@ def _run(setup: RunSetup, on_progress: OnProgress | None) -> Result:
     training, later = split_periods(config, setup.data)
     rows = _PeriodRows(config, model, training)
     state = _State.load(folder.checkpoint, model, rows) if folder.checkpoint.exists() else _State()
-    folder.forget_after(state.run_stats.steps)
+    folder.discard_after(state.run_stats.steps)
     following = [*training[1:], later[0]]
     for number in range(state.period, len(training)):
         _count_rows(setup, state, rows, number)
@@ -133,10 +133,10 @@ def _mid_period(folder: RunFolder, number: int) -> Path:
 
 
 def _period_ledger(setup: RunSetup, number: int) -> Ledger:
-    """A ledger of its own for each period: their examples are disjoint, so their costs do not add up."""
-    own = RunFolder(setup.folder.path / f"period-{number:03d}")
-    own.path.mkdir(exist_ok=True)
-    return open_ledger(setup.config, own.ledger, f"{setup.folder.run_name}, period {number}")
+    """A separate ledger for each period: their examples are disjoint, so their costs do not add up."""
+    folder = RunFolder(setup.folder.path / f"period-{number:03d}")
+    folder.path.mkdir(exist_ok=True)
+    return open_ledger(setup.config, folder.ledger, f"{setup.folder.run_name}, period {number}")
 
 
 def _count_rows(setup: RunSetup, state: _State, rows: _PeriodRows, number: int) -> None:
@@ -145,15 +145,15 @@ def _count_rows(setup: RunSetup, state: _State, rows: _PeriodRows, number: int) 
     A period whose epsilon crashes have used up is not counted again; its steps will be refused as well.
     """
     config = setup.config
-    due = [each for each in rows.counted_before(number) if each >= state.counted]
-    for each in due:
+    to_count = [each for each in rows.counted_before(number) if each >= state.counted]
+    for each in to_count:
         assert config.epsilon is not None
         cap = EpsilonCap(config.epsilon, config.delta_for(rows.examples(each)))
         with suppress(BudgetExceeded), _period_ledger(setup, each) as ledger:
             ledger.spend(rows.event, cap=cap)
             rows.count(each)
             state.counted = each + 1
-    if due:
+    if to_count:
         state.save(setup.folder.checkpoint, setup.model, rows)
 
 

@@ -76,12 +76,12 @@ class Sweep:
 
     def configs(self) -> list[RunConfig]:
         """Every run of the sweep, each once."""
-        found = {}
+        by_name = {}
         for grid in self.grids:
             for values in itertools.product(*grid.values()):
                 config = RunConfig.parse({**self.base, **dict(zip(grid, values, strict=True))})
-                found[run_name(config)] = config
-        return list(found.values())
+                by_name[run_name(config)] = config
+        return list(by_name.values())
 
 
 def run_name(config: RunConfig) -> str:
@@ -94,7 +94,7 @@ def sweep(
 ) -> pl.DataFrame:
     """Run what is missing and return all results, one row for each run; they are also in ``results.parquet``.
 
-    Runs that are finished are not run again, and interrupted ones go on from their checkpoints. A run that
+    Runs that are finished are not run again, and interrupted ones resume from their checkpoints. A run that
     epsilon or the ledger's budget leaves not a single step is left out, with a warning.
     """
     if jobs < 1:
@@ -133,7 +133,7 @@ def _completed(configs: list[RunConfig], folder: Path, jobs: int, threads: int) 
 
 
 def _exit_with_parent() -> None:
-    """A worker whose sweep was killed must not go on: it would wait for ever, or write where the next one does."""
+    """End a worker whose sweep was killed: it would wait forever, or write to the files of the next sweep."""
     parent = parent_process()
     assert parent is not None
 
@@ -145,7 +145,7 @@ def _exit_with_parent() -> None:
 
 
 def _ensure(config: RunConfig, path: Path, threads: int) -> str | None:
-    """Finish one run, from wherever it stands; return why it could not take a single step, or None."""
+    """Start, resume or reuse one run; return why it could not take a single step, or None."""
     import torch
 
     from sparsedp.runs.resuming import resume, start

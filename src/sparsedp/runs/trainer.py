@@ -50,10 +50,10 @@ class Trainer(Protocol):
 
     @property
     def is_mid_batch(self) -> bool:
-        """Pieces of a logical batch are still to come: its step comes with the last one."""
+        """More pieces of the logical batch will follow: its step comes with the last one."""
 
     def last_step(self) -> LastStep | None:
-        """What the last step released of itself; None without privacy."""
+        """What the last step released about itself; None without privacy."""
 
     def epsilon(self) -> float | None:
         """An upper bound on what was spent so far."""
@@ -62,10 +62,10 @@ class Trainer(Protocol):
         """What was spent; None without privacy."""
 
     def lost_steps(self) -> int:
-        """Steps that the ledger has and the model has not: a crash took them, or may have."""
+        """Steps on the ledger that are not in the model: lost in a crash."""
 
     def choose_once(self) -> bool:
-        """Make the choices that come before the first step, charged to the ledger; False if there are none."""
+        """Make the one-off choices before the first step, charged to the ledger; False if there are none."""
 
     def save(self, path: Path, run_stats: RunStats) -> None:
         """Write a checkpoint. The statistics are in the same file: a kill between two would leave one of them old."""
@@ -80,9 +80,9 @@ class Trainer(Protocol):
         """Detach from the model."""
 
 
-def open_ledger(config: RunConfig, own: Path, run_name: str) -> Ledger:
-    """The ledger of a run: the one that it shares, or its own."""
-    return Ledger.open(config.ledger or own, run=run_name, private=config.seed is None)
+def open_ledger(config: RunConfig, default: Path, run_name: str) -> Ledger:
+    """The ledger of a run: the shared one of the config, or ``default``."""
+    return Ledger.open(config.ledger or default, run=run_name, private=config.seed is None)
 
 
 def check_ledger(config: RunConfig) -> None:
@@ -94,7 +94,7 @@ def check_ledger(config: RunConfig) -> None:
 class PrivateTrainer(Trainer):
     """Training with the privacy engine.
 
-    ``selection`` is by default what the config says; one that is given has its one-off events on the ledger already.
+    ``selection`` is by default built from the config; the one-off events of an explicit one must be on the ledger already.
     """
 
     def __init__(
@@ -165,8 +165,8 @@ class PrivateTrainer(Trainer):
     def lost_steps(self) -> int:
         run = self.engine.session
         step = event_key(run.step_config.event(run.selection))
-        paid = sum(count for event, count in self.ledger.own_events() if event_key(event) == step)
-        return paid - self.steps_taken
+        charged = sum(count for event, count in self.ledger.own_events() if event_key(event) == step)
+        return charged - self.steps_taken
 
     @override
     def choose_once(self) -> bool:

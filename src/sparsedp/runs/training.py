@@ -28,7 +28,7 @@ from sparsedp.runs.trainer import PlainTrainer, PrivateTrainer, Trainer, open_le
 
 @dataclass(frozen=True)
 class Progress:
-    """The state of a run under way, for a progress bar."""
+    """The state of a running training, for a progress bar."""
 
     step: int
     total: int
@@ -66,7 +66,7 @@ def _run(setup: RunSetup, on_progress: OnProgress | None) -> Result:
             run_stats = trainer.resume(folder.checkpoint)
         elif trainer.choose_once():  # saved at once: after a crash the choice would be charged again
             trainer.save(folder.checkpoint, run_stats)
-        folder.forget_after(trainer.steps_taken)
+        folder.discard_after(trainer.steps_taken)
         evaluation = _loop(setup, trainer, held_out, run_stats, on_progress)
         return _finish(setup, trainer, training, evaluation, run_stats)
     finally:
@@ -96,7 +96,7 @@ def _loop(
         checkpoints.at_the_end()
         if evaluation is None:  # else the run ended early, just where it was evaluated
             evaluation = evaluate(model, held_out)
-            folder.forget_after(trainer.steps_taken - 1)
+            folder.discard_after(trainer.steps_taken - 1)
             _record(folder, board, trainer, run_stats, evaluation)
     return evaluation
 

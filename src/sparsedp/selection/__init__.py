@@ -1,4 +1,4 @@
-"""Which rows a step may touch: one interface, one file a rule."""
+"""Which rows a step may touch: one interface, one file per rule."""
 
 from sparsedp.selection.adafest import AdaFEST
 from sparsedp.selection.base import Batch, Rule, Selected, Selection

@@ -1,4 +1,4 @@
-"""DP-AdaFEST: each step chooses its rows by a noisy, thresholded map of contributions."""
+"""DP-AdaFEST: each step chooses its rows by a noisy, thresholded contribution map."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class AdaFEST(Selection):
 
     Parameters: ``noise_ratio`` is ``sigma1 / sigma2``; give either ``threshold`` (tau) or
     ``false_positives``, the expected number per step of surviving rows that no example touched;
-    ``contribution_norm`` is C1, by default the square root of the number of tables chosen in, which clips
-    nothing where examples have one value a feature; tables of at most ``always_on_rows`` rows are always on.
+    ``contribution_norm`` is C1, by default the square root of the number of selectable tables, which clips
+    nothing where examples have one value per feature; tables of at most ``always_on_rows`` rows are always on.
     """
 
     noise_ratio: float = DEFAULT_NOISE_RATIO
@@ -92,7 +92,7 @@ class AdaFEST(Selection):
     def rule(
         self, space: RowSpace, *, noise_multiplier: float, max_grad_norm: float, expected_batch_size: float
     ) -> ContributionMap:
-        """Split the noise between map and gradient and settle the threshold."""
+        """Split the noise between map and gradient and compute the threshold."""
         if isinstance(self.within, PrivateTopK):
             raise ValueError("the private top-k must be resolved before training; PrivacyEngine does so")
         domain = None if self.within is None else self.within.numbers(space)
@@ -133,7 +133,7 @@ class ContributionMap(Rule):
     def select(self, batch: Batch, stream: Stream) -> Selected:
         """Draw the surviving rows."""
         counts = batch.contributions(self.contribution_norm, self.domain)
-        if self.map_std == 0:  # noise off: no row survives that nobody touched
+        if self.map_std == 0:  # no noise: no untouched row survives
             return Selected(counts.ids[(counts.values > 0) & (counts.values >= self.threshold)])
         if self.domain is not None:
             counts = counts.within(self.domain)

@@ -1,4 +1,4 @@
-"""What a selection rule is: which rows a step may touch, and what that choice costs."""
+"""The interface of selections: which rows a step may touch, and what that choice costs."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ CountRows = Callable[[Any, float], Mapping[str, SparseCounts]]
 
 
 LooksAt = Literal["nothing", "ids", "gradients"]
-"""What of a batch a rule needs to choose its rows: which pieces of a batch can be forgotten depends on it."""
+"""What a rule needs of a batch to choose its rows; it decides whether the pieces of a batch must be stored."""
 
 
 def free() -> None:
-    """Nobody keeps an account."""
+    """Charge nothing."""
 
 
 class Batch(Protocol):
-    """What a rule may ask of a batch. Everything it answers is private."""
+    """What a rule may read of a batch. All results are private: they have no noise."""
 
     @property
     def space(self) -> RowSpace:
@@ -47,17 +47,17 @@ class Batch(Protocol):
 
 
 class Selected(NamedTuple):
-    """The rows that get gradient and noise: the output of a DP mechanism (or of none, where public)."""
+    """The rows that get gradient and noise: the output of a DP mechanism, or public."""
 
     rows: I64
-    """Sorted global row ids of selectable rows; tables that are always on are selected as a whole."""
+    """Sorted global row ids of selectable rows; always-on tables are selected entirely."""
     coordinates: I64 | None = None
-    """Sorted numbers of single coordinates within the selected rows' tables; None: whole rows."""
+    """Sorted coordinate ids within the selected rows' tables; None: all coordinates of the rows."""
 
 
 @dataclass(frozen=True)
 class Rule(ABC):
-    """A selection with its noise settled: what one step does. Fields are public."""
+    """A selection with its noise and tables fixed: what one step does. Fields are public."""
 
     looks_at: ClassVar[LooksAt] = "gradients"
     space: RowSpace
@@ -86,7 +86,7 @@ class Rule(ABC):
 class Selection(ABC):
     """A selection as the user states it, before tables and noise are known. Frozen; fields are public.
 
-    A selection that is a dataclass can be written down, read back and compared by its fields.
+    A selection that is a dataclass is saved, loaded and compared by its fields.
     """
 
     batch_clip: float | None = None
@@ -115,7 +115,7 @@ class Selection(ABC):
         )
 
     def parameters(self) -> dict[str, Any]:
-        """What makes this selection another than its like: every argument it was made with."""
+        """Every argument that the selection was made with."""
         if not is_dataclass(self):
             raise ValueError(
                 f"selection {type(self).__name__} cannot be saved: make it a dataclass, or give it "
@@ -130,7 +130,7 @@ class Selection(ABC):
 
     @property
     def is_private(self) -> bool:
-        """False where nothing bounds what a step gives away: no epsilon holds, whatever the noise."""
+        """False where a step has no privacy guarantee: no epsilon holds, for any noise."""
         return '"NonPrivateDpEvent"' not in event_key(self.step_event(1.0))
 
     def resolve(
@@ -140,9 +140,9 @@ class Selection(ABC):
         stream: Stream,
         charge: Callable[[], None] = free,
     ) -> Selection:
-        """Make the choices that are made once before training (they cost ``one_off_events``).
+        """Make the one-off choices before training (they cost ``one_off_events``).
 
-        ``charge`` is called when everything is counted and before noise is drawn.
+        ``charge`` is called after counting and before noise is drawn.
         """
         return self
 
@@ -156,7 +156,7 @@ class Selection(ABC):
 
     @abstractmethod
     def partition_tables(self, tables: Sequence[TableShape]) -> RowSpace:
-        """Which tables the rule chooses in, and which are always on."""
+        """Which tables are selectable, and which are always on."""
 
     @abstractmethod
     def rule(
@@ -177,8 +177,8 @@ def check_always_on(always_on_rows: int) -> None:
 
 
 def _kind(cls: type[Selection]) -> str:
-    own = cls.__module__.startswith("sparsedp.")
-    return cls.__qualname__ if own else f"{cls.__module__}.{cls.__qualname__}"
+    is_builtin = cls.__module__.startswith("sparsedp.")
+    return cls.__qualname__ if is_builtin else f"{cls.__module__}.{cls.__qualname__}"
 
 
 def _plain(name: str, value: Any) -> Any:

@@ -38,11 +38,11 @@ class DPSGD(Selection):
         self, space: RowSpace, *, noise_multiplier: float, max_grad_norm: float, expected_batch_size: float
     ) -> Rule:
         """Nothing to choose."""
-        return _Everything(space, noise_multiplier, max_grad_norm, expected_batch_size)
+        return _AllRows(space, noise_multiplier, max_grad_norm, expected_batch_size)
 
 
 @dataclass(frozen=True)
-class _Everything(Rule):
+class _AllRows(Rule):
     looks_at: ClassVar[LooksAt] = "nothing"
 
     def select(self, batch: Batch, stream: Stream) -> Selected:

@@ -18,7 +18,7 @@ from sparsedp.selection.base import Batch, Rule, Selected, Selection, check_alwa
 
 @dataclass(frozen=True)
 class ExponentialSelection(Selection):
-    """``rows`` rows a step, drawn without replacement with weights ``exp(eps score / (2 Delta))``.
+    """``rows`` rows per step, drawn without replacement with weights ``exp(eps score / (2 Delta))``.
 
     A row's score is its norm in the mean clipped gradient, capped at ``score_cap`` S0; one example moves it
     by at most ``Delta = min(S0, C / B)``.
@@ -41,7 +41,7 @@ class ExponentialSelection(Selection):
         check_scored_rows(self.rows, self.selection_epsilon, self.score_cap, self.batch_clip)
 
     def step_event(self, noise_multiplier: float) -> DpEvent:
-        """Draws and gradient together."""
+        """The draws and the gradient, composed."""
         return exponential_event(
             draws=self.rows, epsilon=self.selection_epsilon, noise_multiplier=noise_multiplier
         )
@@ -89,7 +89,7 @@ class _TopByGumbel(Rule):
 
 
 def check_scored_rows(rows: int, epsilon: float, score_cap: float, batch_clip: float | None) -> None:
-    """Refuse parameters without meaning, by name."""
+    """Refuse invalid parameters by name."""
     if rows < 1:
         raise ValueError(f"rows must be at least 1, got {rows}")
     for name, value in (("selection_epsilon", epsilon), ("score_cap", score_cap), ("batch_clip", batch_clip)):

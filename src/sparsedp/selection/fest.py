@@ -1,4 +1,4 @@
-"""DP-FEST: choose the rows once, before training, by how frequent they are."""
+"""DP-FEST: choose the most frequent rows once, before training."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class FEST(Selection):
     Proof: the rows are a constant during training, so each step is DP-SGD on a smaller model.
 
     ``rows`` names the rows per table; a table that it does not name must be small (at most
-    ``always_on_rows`` rows) and is then trained as a whole.
+    ``always_on_rows`` rows) and is then always on.
     """
 
     rows: Mapping[str, ArrayLike]
@@ -56,21 +56,21 @@ class FEST(Selection):
         object.__setattr__(self, "_sorted", {name: _row_ids(name, ids) for name, ids in self.rows.items()})
 
     def parameters(self) -> dict[str, Any]:
-        """The rows in their order."""
+        """The arguments, with the rows sorted."""
         return {**super().parameters(), "rows": self._sorted}
 
     @classmethod
     def from_public_counts(
         cls, counts: TableCounts, k: int, *, always_on_rows: int = DEFAULT_ALWAYS_ON_ROWS
     ) -> FEST:
-        """The ``k`` most frequent rows over all tables by counts that are public: free of privacy cost."""
+        """The ``k`` most frequent rows over all tables by public counts: no privacy cost."""
         _check_k(k)
-        sparse = {name: _checked_counts(name, given) for name, given in counts.items()}
-        total = np.concatenate([each.values for each in sparse.values()]) if sparse else np.empty(0)
-        names = np.repeat(np.arange(len(sparse)), [each.ids.size for each in sparse.values()])
-        ids = np.concatenate([each.ids for each in sparse.values()]) if sparse else np.empty(0, np.int64)
+        sparse = {name: _checked_counts(name, table_counts) for name, table_counts in counts.items()}
+        total = np.concatenate([table.values for table in sparse.values()]) if sparse else np.empty(0)
+        table_of = np.repeat(np.arange(len(sparse)), [table.ids.size for table in sparse.values()])
+        ids = np.concatenate([table.ids for table in sparse.values()]) if sparse else np.empty(0, np.int64)
         top = np.argsort(-total, kind="stable")[:k]
-        return cls({name: ids[top[names[top] == n]] for n, name in enumerate(sparse)}, always_on_rows)
+        return cls({name: ids[top[table_of[top] == n]] for n, name in enumerate(sparse)}, always_on_rows)
 
     @classmethod
     def private_top_k(
@@ -82,7 +82,7 @@ class FEST(Selection):
         contribution_norm: float | None = None,
         always_on_rows: int = DEFAULT_ALWAYS_ON_ROWS,
     ) -> PrivateTopK:
-        """The ``k`` most frequent rows over all tables of the private data, at the price of one Gaussian."""
+        """The ``k`` most frequent rows over all tables of the private data; costs one Gaussian event."""
         return PrivateTopK(loader_or_counts, k, mu, contribution_norm, always_on_rows)
 
     @property
@@ -95,7 +95,7 @@ class FEST(Selection):
         return () if self.event is None else (self.event,)
 
     def partition_tables(self, tables: Sequence[TableShape]) -> RowSpace:
-        """Named tables are chosen in; the others must be small and are always on."""
+        """Named tables are selectable; the others must be small and are always on."""
         sizes = {table.name: table.rows for table in tables}
         for name, ids in self._sorted.items():
             if name not in sizes:
@@ -135,13 +135,13 @@ class _FixedRows(Rule):
 
 @dataclass(frozen=True)
 class PrivateTopK(Selection):
-    """FEST whose rows are the noisy top-k of the private data's own counts.
+    """FEST whose rows are the noisy top-k of the private data's counts.
 
-    Guarantee: add-or-remove-one example; the joint histogram over all chosen-in tables moves by at most
+    Guarantee: add-or-remove-one example; the joint histogram over all selectable tables moves by at most
     ``contribution_norm`` C in l2 (square root of the number of those tables where an example has one value
-    a feature; contributions are clipped to it otherwise); noise of standard deviation ``C / mu``; event
+    per feature; contributions are clipped to it otherwise); noise of standard deviation ``C / mu``; event
     ``Gaussian(1/mu)`` once; released: the top-k set, which is post-processing of the noisy histogram.
-    Where counts are given in place of a loader, each example must have entered them with norm at most C.
+    Where counts are given instead of a loader, each example must have contributed with norm at most C.
     """
 
     source: Any
@@ -160,12 +160,12 @@ class PrivateTopK(Selection):
             raise ValueError(f"contribution_norm must be positive and finite, got {norm}")
 
     def parameters(self) -> dict[str, Any]:
-        """All but the data that it looks at."""
+        """Every argument except the data."""
         return {name: value for name, value in super().parameters().items() if name != "source"}
 
     @classmethod
     def from_parameters(cls, parameters: dict[str, Any]) -> Selection:
-        """Impossible: what it chooses is kept, not what it chooses from."""
+        """Not supported: the data is not saved, only the chosen rows are."""
         raise ValueError("a private top-k cannot be read back before its rows are chosen: state it again")
 
     def one_off_events(self) -> tuple[DpEvent, ...]:
@@ -181,7 +181,7 @@ class PrivateTopK(Selection):
         return self.sensitivity(space) / self.mu
 
     def partition_tables(self, tables: Sequence[TableShape]) -> RowSpace:
-        """Large tables are chosen in."""
+        """Large tables are selectable."""
         return partition_tables(tables, self.always_on_rows)
 
     def resolve(
@@ -193,10 +193,10 @@ class PrivateTopK(Selection):
     ) -> FEST:
         """Count, noise, take the top k."""
         space = self.partition_tables(tables)
-        given = self.source
-        if not isinstance(given, Mapping):
-            given = count_rows(given, self.sensitivity(space))
-        counts = [_checked_counts(t.name, given.get(t.name, ([], [])), t.rows) for t in space.selectable]
+        by_table = self.source
+        if not isinstance(by_table, Mapping):
+            by_table = count_rows(by_table, self.sensitivity(space))
+        counts = [_checked_counts(t.name, by_table.get(t.name, ([], [])), t.rows) for t in space.selectable]
         if not space.selectable:
             return FEST({}, self.always_on_rows, event=self.one_off_events()[0])
         charge()
@@ -216,7 +216,7 @@ class PrivateTopK(Selection):
     def rule(
         self, space: RowSpace, *, noise_multiplier: float, max_grad_norm: float, expected_batch_size: float
     ) -> Rule:
-        """Not before the rows are chosen."""
+        """Raises: the rows must be chosen first."""
         raise ValueError("the private top-k must be resolved before training; PrivacyEngine does so")
 
 
@@ -235,22 +235,22 @@ def _row_ids(name: str, ids: ArrayLike) -> I64:
     return unique
 
 
-def _checked_counts(name: str, given: Any, rows: int | None = None) -> SparseCounts:
-    """The counts of a table, as given by a user, checked; ``rows`` is its size, where that is known."""
-    if isinstance(given, SparseCounts):
-        given = given.ids, given.values
-    if isinstance(given, tuple):
-        raw, counts = np.asarray(given[0]), np.asarray(given[1], dtype=np.float64)
+def _checked_counts(name: str, table_counts: Any, rows: int | None = None) -> SparseCounts:
+    """A table's counts from the user, validated; ``rows`` is the table's size, if known."""
+    if isinstance(table_counts, SparseCounts):
+        table_counts = table_counts.ids, table_counts.values
+    if isinstance(table_counts, tuple):
+        raw_ids, counts = np.asarray(table_counts[0]), np.asarray(table_counts[1], dtype=np.float64)
     else:
-        dense: NDArray[np.float64] = np.asarray(given, dtype=np.float64)
-        raw = np.flatnonzero(dense)
-        counts = dense[raw]
-    if raw.shape != counts.shape or not np.isfinite(counts).all() or (counts < 0).any():
+        dense: NDArray[np.float64] = np.asarray(table_counts, dtype=np.float64)
+        raw_ids = np.flatnonzero(dense)
+        counts = dense[raw_ids]
+    if raw_ids.shape != counts.shape or not np.isfinite(counts).all() or (counts < 0).any():
         raise ValueError(f"counts of {name!r} must be finite, non-negative, one per id")
-    ids = _row_ids(name, raw)
-    if ids.size != raw.size:
+    ids = _row_ids(name, raw_ids)
+    if ids.size != raw_ids.size:
         raise ValueError(f"counts of {name!r} names a row twice")
     size = int(ids[-1]) + 1 if ids.size else 0
     if rows is not None and size > rows:
         raise ValueError(f"counts of {name!r} has id {ids[-1]} of {rows} rows")
-    return SparseCounts(ids, counts[np.argsort(raw, kind="stable")], size if rows is None else rows)
+    return SparseCounts(ids, counts[np.argsort(raw_ids, kind="stable")], size if rows is None else rows)

@@ -1,4 +1,4 @@
-"""Selection of rows or coordinates at random: free, and the yardstick for the others."""
+"""Selection of rows or coordinates at random: no privacy cost, the baseline for the others."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from sparsedp.selection.base import Batch, LooksAt, Rule, Selected, Selection, c
 
 @dataclass(frozen=True)
 class RandomSelection(Selection):
-    """``rows`` rows a step, or ``coordinates`` single coordinates, uniformly at random.
+    """``rows`` rows per step, or ``coordinates`` single coordinates, uniformly at random.
 
-    Row-wise is how the FEST paper compares; coordinate-wise, with the second clipping ``batch_clip`` of the
-    mean gradient, is WIDE's Algorithm 3 with random sampling.
+    Row-wise is the FEST paper's baseline; coordinate-wise, with the second clipping ``batch_clip`` of the mean
+    gradient, is WIDE's Algorithm 3 with random sampling.
 
-    Guarantee: add-or-remove-one example; the choice looks at no data and costs nothing; the masked and
+    Guarantee: add-or-remove-one example; the choice does not depend on data and costs nothing; the masked and
     clipped sum moves by at most ``max_grad_norm`` (``min(max_grad_norm, 2 batch_clip B)`` with the second clipping). Event per
     step ``PoissonSampled(q, Gaussian(sigma))``. Released: the choice and the gradient on it.
     """
@@ -50,7 +50,7 @@ class RandomSelection(Selection):
     def rule(
         self, space: RowSpace, *, noise_multiplier: float, max_grad_norm: float, expected_batch_size: float
     ) -> Rule:
-        """Draw without looking."""
+        """Draw at random at every step."""
         if self.rows is not None:
             return _RandomRows(
                 space, noise_multiplier, max_grad_norm, expected_batch_size, self.batch_clip, count=self.rows
@@ -86,5 +86,5 @@ class _RandomCoordinates(Rule):
 
 
 def sample_distinct(stream: Stream, size: int, count: int) -> I64:
-    """``count`` distinct numbers below ``size`` (all of them, if there are fewer), uniformly, sorted."""
+    """``count`` distinct integers below ``size`` (all of them, if there are fewer), uniformly, sorted."""
     return distinct_integers(size, k=min(count, size), stream=stream)

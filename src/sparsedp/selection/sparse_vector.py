@@ -19,16 +19,16 @@ from sparsedp.selection.exponential import check_scored_rows
 
 @dataclass(frozen=True)
 class SparseVectorSelection(Selection):
-    """The first ``rows`` rows, in the order of their numbers, whose noisy score passes a noisy ``threshold``.
+    """The first ``rows`` rows, in the order of their ids, whose noisy score exceeds a noisy ``threshold``.
 
-    Scores are those of ``ExponentialSelection``. Offered because the WIDE paper compares it: a Gaussian
+    Scores are those of ``ExponentialSelection``. Provided because the WIDE paper compares with it: a Gaussian
     contribution map with a threshold (``AdaFEST``) finds the same rows with about 30 times less noise, and
-    does not prefer rows with small numbers.
+    does not prefer rows with small ids.
 
     Guarantee: add-or-remove-one example; each of the at most ``rows`` rounds is ``selection_epsilon``-DP
     (half on the threshold's Laplace noise, half on the row's), the masked and clipped sum moves by at most
     ``max_grad_norm``. Event per step: sparse vector and one Gaussian on the *same* Poisson batch. Released: the rows
-    and the gradient on them. The search stops at ``rows`` found, not one later as printed in the paper.
+    and the gradient on them. The search stops after ``rows`` hits, not one later as printed in the paper.
     """
 
     rows: int
@@ -50,7 +50,7 @@ class SparseVectorSelection(Selection):
         return 2.0 / self.selection_epsilon, 4.0 / self.selection_epsilon
 
     def step_event(self, noise_multiplier: float) -> DpEvent:
-        """Search and gradient on the same batch."""
+        """The search and the gradient on the same batch, composed."""
         threshold_scale, query_scale = self._scales
         search = sparse_vector_event(
             positives=self.rows, sensitivity=1.0, threshold_scale=threshold_scale, query_scale=query_scale
@@ -64,7 +64,7 @@ class SparseVectorSelection(Selection):
     def rule(
         self, space: RowSpace, *, noise_multiplier: float, max_grad_norm: float, expected_batch_size: float
     ) -> Rule:
-        """Search with noise in the unit of one example's influence on a score."""
+        """Search with noise scaled by the sensitivity of a score."""
         sensitivity = min(self.score_cap, max_grad_norm / expected_batch_size)
         threshold_scale, query_scale = self._scales
         return _FirstAbove(
@@ -93,7 +93,7 @@ class _FirstAbove(Rule):
         if not self.space.selectable_size:
             return Selected(np.empty(0, dtype=np.int64))
         scores = batch.scores()
-        found = sparse_vector(
+        selected = sparse_vector(
             scores.ids,
             np.minimum(scores.values, self.score_cap),
             self.space.selectable_size,
@@ -103,4 +103,4 @@ class _FirstAbove(Rule):
             query_scale=self.query_scale,
             stream=stream,
         )
-        return Selected(found)
+        return Selected(selected)

@@ -1,4 +1,4 @@
-"""The rows of streaming FEST: noisy counts of each period, added up, the most frequent kept."""
+"""The rows of streaming FEST: the most frequent by the sum of noisy counts over periods."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class StreamingVocabulary:
     """The ``k`` rows with the largest sums of noisy period counts.
 
     Guarantee: add-or-remove-one example; an example is in one period only and moves that period's joint
-    histogram by at most C, the square root of the number of tables chosen in; the histogram gets noise
+    histogram by at most C, the square root of the number of selectable tables; the histogram gets noise
     ``C / mu`` once: event ``Gaussian(1/mu)`` on that period's examples. Noisy counts below a public
-    threshold are forgotten, their sums over periods and the top k are post-processing, as often as wanted.
-    Rows that nobody has are never visited: those whose noise alone passes the threshold are drawn by
-    geometric gaps, with the law of the noise above the threshold.
+    threshold are dropped; sums over periods and the top k are post-processing, at no further cost.
+    Rows without a count are never visited: those whose noise alone exceeds the threshold are drawn by geometric
+    gaps, with the distribution of the noise above the threshold.
     """
 
     tables: Sequence[TableShape]
@@ -46,11 +46,11 @@ class StreamingVocabulary:
 
     def __post_init__(self) -> None:
         self.sums = SparseCounts.zeros(self.space.selectable_size)
-        """The noisy sums so far: outputs of the mechanism, which a run that is resumed goes on from."""
+        """The noisy sums so far: outputs of the mechanism, from which a resumed run continues."""
 
     @property
     def space(self) -> RowSpace:
-        """Large tables are chosen in."""
+        """Large tables are selectable."""
         return partition_tables(self.tables, self.always_on_rows)
 
     @property
@@ -70,15 +70,15 @@ class StreamingVocabulary:
         self.sums += noisy_counts_above(total, std, self._threshold(std), stream)
 
     def restore(self, ids: I64, sums: F64) -> None:
-        """Go on from these noisy sums."""
+        """Continue from these noisy sums."""
         self.sums = SparseCounts(ids, sums, self.space.selectable_size)
 
     def _threshold(self, std: float) -> float:
-        """So high that noise alone lets about k rows through."""
+        """The threshold that about k rows exceed by noise alone."""
         return threshold_for_false_positives(self.k, self.space.selectable_size, std)
 
     def fest(self, event: DpEvent | None) -> FEST:
-        """The rows as they stand; ``event`` is what the coming period's examples paid for them, if anything."""
+        """FEST on the current rows; ``event`` is what the rows cost the next period's examples, if anything."""
         space = self.space
         ids, k = self.sums.ids, min(self.k, self.sums.ids.size)
         top = np.sort(ids[np.argpartition(-self.sums.values, k - 1)[:k]]) if k else ids
@@ -87,12 +87,12 @@ class StreamingVocabulary:
 
 
 def noisy_counts_above(counts: SparseCounts, std: float, threshold: float, stream: Stream) -> SparseCounts:
-    """Counts with Gaussian noise of ``std`` on every row, those of at least ``threshold`` kept.
+    """Counts with Gaussian noise of ``std`` on every row; only those of at least ``threshold``.
 
-    Exactly the law of noising every row and keeping what passes: rows with a count draw their noise; others
-    pass with one probability each, and then hold noise conditioned to lie above the threshold, which is not
-    negative. All are integers of the lattice of ``std``, each with its probability to a relative 2^-40: a
-    rounding of the Gaussian mechanism on the histogram, the small ones forgotten.
+    Exactly the distribution of adding noise to every row and dropping those below the threshold: rows with a
+    count draw their noise; the others exceed the threshold with the same probability each, and then get noise
+    conditioned on it, which is not negative. All values are integers of the lattice of ``std``, each with its
+    probability to a relative 2^-40: a rounding of the Gaussian mechanism on the histogram, small values dropped.
     """
     if not threshold >= 0.0:
         raise ValueError(f"threshold: must not be negative, got {threshold}")

@@ -1,4 +1,4 @@
-"""What one run has spent, and what a statement about it has to say."""
+"""What one run has spent, and the conditions that its statement must name."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ EVERY_STEP = "the model after every step"
 class Account:
     """The events of a run with their counts, and the conditions under which they hold.
 
-    An engine keeps the account of every run that it made, also when the run has ended: what was released on a
-    data set stays released.
+    An engine keeps the account of every run it made, also of runs that have ended: what was released on a data
+    set stays released.
     """
 
     events: tuple[tuple[DpEvent, int], ...]
@@ -51,10 +51,11 @@ class Account:
         )
 
 
-def together(accounts: Sequence[Account]) -> Account:
-    """Several runs on the same data as one account; any fault is a fault of the whole.
+def merge_accounts(accounts: Sequence[Account]) -> Account:
+    """Several runs on the same data as one account; a fault of one run is a fault of the merged account.
 
-    Emptying a record moves a Poisson run no further than removing it, so zero-out holds for all if for one.
+    Zeroing out a record changes a Poisson run no more than removing it, so if one run is stated for zero-out,
+    zero-out holds for all.
     """
     return Account(
         tuple(spent for account in accounts for spent in account.events),
@@ -66,7 +67,7 @@ def together(accounts: Sequence[Account]) -> Account:
 
 
 def released(accounts: Sequence[Account]) -> str:
-    """What may be looked at."""
+    """What may be released."""
     if all(account.final_model_only for account in accounts):
         return FINAL_MODEL_ONLY
     if any(account.final_model_only for account in accounts):

@@ -22,43 +22,43 @@ from sparsedp.rows.sorted_lookups import Target
 from sparsedp.selection import Rule, Selected
 
 CLIP_SLACK = 1.0 - 2.0**-10
-"""Clip a little below the bound, so that neither float32 rounding of a norm nor the lattice passes it."""
+"""Clip slightly below the bound, so that neither float32 rounding of a norm nor the lattice exceeds it."""
 
 LARGEST_FLOAT32_BATCH = 2048
-"""Up to this expected batch size, a public number, products of layer inputs and gradients are summed in float32."""
+"""Up to this expected batch size (public), products of layer inputs and output gradients are summed in float32."""
 
 
 def most_in_float32(batch: float) -> int:
-    """How many examples of a logical batch may be summed in float32; one Poisson batch in 10^8 has more."""
+    """How many examples of a logical batch may be summed in float32; one Poisson batch in 10^8 is larger."""
     return int(batch + 6 * math.sqrt(batch)) + 16 if batch <= LARGEST_FLOAT32_BATCH else 0
 
 
 def clip_share(batch: float) -> float:
-    """To which share of C gradients are clipped, so that with all rounding one example moves a sum by at most C."""
+    """Gradients are clipped to this share of C, so that with all rounding one example moves a sum by at most C."""
     return CLIP_SLACK - float32_sums_move(most_in_float32(batch))
 
 
 _NOTHING: F64 = np.empty(0)
 _SMALLEST_WEIGHT = 2.0**-126
-"""Below this float32 is coarse: a gradient so long that it needs a smaller weight contributes nothing."""
+"""Below this, float32 loses precision: a gradient whose norm requires a smaller weight contributes nothing."""
 
 
 class LogicalBatch:
-    """The examples of one step, whichever physical batches they came in. Everything here is private.
+    """The examples of one step, from one or more physical batches. Nothing here may be released.
 
-    Norms and sums are of the true per-example gradients: a pass through a mean loss is undone by its scale.
+    Norms and sums are of the true per-example gradients: the scale of a mean loss is undone.
     An example with a non-finite gradient contributes nothing, neither gradient nor counts.
     """
 
     def __init__(self, passes: Sequence[Captured], space: RowSpace) -> None:
         self.space = space
-        self.sizes = [each.batch_size for each in passes]
+        self.sizes = [captured.batch_size for captured in passes]
         self.size = sum(self.sizes)
         self.scales = np.empty(self.size)
-        for base, each in zip(accumulate(self.sizes, initial=0), passes, strict=False):
-            self.scales[base : base + each.batch_size] = each.scale
+        for base, captured in zip(accumulate(self.sizes, initial=0), passes, strict=False):
+            self.scales[base : base + captured.batch_size] = captured.scale
         self.clip_factors = _NOTHING
-        """What the examples' gradients were last multiplied with, loss scale apart."""
+        """What each example's gradient was last multiplied by, without the loss scale."""
         self._passes = list(passes)
         self._lookups = SortedLookups(space, self._unsorted_lookups(), self.size)
         self._discard_non_finite()
@@ -66,23 +66,23 @@ class LogicalBatch:
     def _unsorted_lookups(self) -> Mapping[str, EmbeddingLookups]:
         if len(self._passes) == 1:
             return self._passes[0].tables
-        found: dict[str, list[EmbeddingLookups]] = {}
+        by_table: dict[str, list[EmbeddingLookups]] = {}
         base = 0
-        for each in self._passes:
-            for name, lookups in each.tables.items():
-                found.setdefault(name, []).append(lookups.after(base))
-            base += each.batch_size
-        return {name: EmbeddingLookups.concatenate(parts) for name, parts in found.items()}
+        for captured in self._passes:
+            for name, lookups in captured.tables.items():
+                by_table.setdefault(name, []).append(lookups.after(base))
+            base += captured.batch_size
+        return {name: EmbeddingLookups.concatenate(parts) for name, parts in by_table.items()}
 
     @cached_property
     def dense_squared_norms(self) -> F64:
         """Per example, over all dense parameters."""
         squares = np.zeros(self.size)
         base = 0
-        for each in self._passes:
-            for gradient in each.dense.values():
-                squares[base : base + each.batch_size] += gradient.squared_norms().numpy()
-            base += each.batch_size
+        for captured in self._passes:
+            for gradient in captured.dense.values():
+                squares[base : base + captured.batch_size] += gradient.squared_norms().numpy()
+            base += captured.batch_size
         squares *= self.scales
         squares *= self.scales
         return squares
@@ -91,15 +91,15 @@ class LogicalBatch:
         self.finite: NDArray[np.bool_] = np.empty(self.size, dtype=np.bool_)
         self.finite.fill(True)
         # A sum of squares is finite only if all of them are: the common case costs one addition.
-        of_tables = np.add.reduce(self._lookups.pair_squared_norms)
-        if math.isfinite(np.add.reduce(self.dense_squared_norms) + of_tables):
+        table_sum = np.add.reduce(self._lookups.pair_squared_norms)
+        if math.isfinite(np.add.reduce(self.dense_squared_norms) + table_sum):
             return
         squares = self.dense_squared_norms + self._lookups.example_squared_norms(self.touched)
         self.finite = np.isfinite(squares)
         self.dense_squared_norms[~self.finite] = 0.0
         finite = torch.from_numpy(self.finite)
-        kept = {name: lookups.of_examples(finite) for name, lookups in self._unsorted_lookups().items()}
-        self._lookups = SortedLookups(self.space, kept, self.size)
+        lookups = {name: table.of_examples(finite) for name, table in self._unsorted_lookups().items()}
+        self._lookups = SortedLookups(self.space, lookups, self.size)
 
     def contributions(self, norm: float, domain: NDArray[np.int64] | None = None) -> SparseCounts:
         """The contribution map, clipped per example to ``norm``."""
@@ -107,15 +107,15 @@ class LogicalBatch:
 
     @property
     def touched(self) -> I64:
-        """All rows that the batch reads, numbered in their order."""
+        """Positions of all rows that the batch reads, in sorted order."""
         return np.arange(self._lookups.touched)
 
     def surviving(self, selected: Selected) -> I64:
-        """Those of the touched rows that are selected, or in a table that is always on."""
+        """The touched rows that are selected or in an always-on table."""
         return self._lookups.surviving(selected.rows)
 
     def clip_weights(self, squared_norms: F64, norm: float) -> F32:
-        """What each recorded gradient is multiplied with, so that the true one has at most this ``norm``."""
+        """What each recorded gradient is multiplied by, so that the true one has at most this ``norm``."""
         self.clip_factors, weights = np.empty(self.size), np.empty(self.size, dtype=np.float32)
         _clip(squared_norms, self.scales, self.finite, norm, self.clip_factors, weights)
         return weights
@@ -137,7 +137,7 @@ class LogicalBatch:
         return self.dense_squared_norms + self.scales**2 * tables
 
     def row_sums(self, survivors: I64, weights: F32, first_table: int = 0) -> Iterator[tuple[int, I64, F64]]:
-        """For each table from ``first_table`` on: its number, its surviving touched rows and their weighted sums."""
+        """For each table from ``first_table`` on: its index, its surviving touched rows and their weighted sums."""
         return self._lookups.row_sums(survivors, weights, first_table)
 
     def accumulate_rows(self, survivors: I64, weights: F32, targets: Mapping[int, Target]) -> None:
@@ -147,11 +147,11 @@ class LogicalBatch:
     def accumulate_dense(self, name: str, out: Tensor, weights: F32 | F64) -> None:
         """``out += sum_i weights[i] * G_i`` for the dense parameter ``name`` (see ``PerExampleGradient``)."""
         base = 0
-        for each in self._passes:
-            gradient = each.dense.get(name)
+        for captured in self._passes:
+            gradient = captured.dense.get(name)
             if gradient is not None:
-                gradient.accumulate(out, torch.from_numpy(weights[base : base + each.batch_size]))
-            base += each.batch_size
+                gradient.accumulate(out, torch.from_numpy(weights[base : base + captured.batch_size]))
+            base += captured.batch_size
 
 
 @compiled
@@ -163,7 +163,7 @@ def _clip(
     factors: F64,
     weights: F32,
 ) -> None:
-    """Per example its factor ``min(1, bound / norm)``, and this times its scale."""
+    """Per example the factor ``min(1, bound / norm)``, and the weight: factor times scale."""
     for i in range(scales.size):
         norm = np.sqrt(squared_norms[i])
         factors[i] = 1.0 if norm <= bound else bound / norm
@@ -172,7 +172,7 @@ def _clip(
 
 
 class ScoredBatch:
-    """A logical batch together with the rule's public bounds: what selection rules look at."""
+    """A logical batch with the rule's public bounds: what selection rules look at."""
 
     def __init__(self, batch: LogicalBatch, rule: Rule) -> None:
         self._batch = batch
@@ -186,12 +186,12 @@ class ScoredBatch:
     def scores(self) -> SparseCounts:
         """Row norms of the mean gradient, each example clipped jointly over *all* it touches."""
         batch, rule = self._batch, self._rule
-        everything = batch.touched
+        touched = batch.touched
         weights = batch.clip_weights(
-            batch.squared_norms(everything), rule.max_grad_norm * clip_share(rule.expected_batch_size)
+            batch.squared_norms(touched), rule.max_grad_norm * clip_share(rule.expected_batch_size)
         )
         ids, norms = [np.empty(0, dtype=np.int64)], [np.empty(0)]
-        for table_index, rows, sums in batch.row_sums(everything, weights):
+        for table_index, rows, sums in batch.row_sums(touched, weights):
             if table_index < len(self.space.selectable):
                 ids.append(rows + self.space.offsets[table_index])
                 norms.append(np.linalg.norm(sums, axis=1) / rule.expected_batch_size)

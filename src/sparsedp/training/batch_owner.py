@@ -1,4 +1,4 @@
-"""The owner of the logical batch: what a step is made of, and that it is made of nothing else."""
+"""The owner of the logical batch: a step consists of exactly the examples that the loader handed out."""
 
 from __future__ import annotations
 
@@ -14,40 +14,39 @@ class Piece(NamedTuple):
     contents: Any
     """What the loader handed out."""
     captured: Captured | None
-    """The per-example gradients; None for a piece without examples through which no pass ran."""
+    """The per-example gradients; None for an empty piece without a backward pass."""
 
 
 class BatchOwner:
     """Makes sure that a step is the examples of one logical batch, each once.
 
-    The loader hands out a batch as pieces of known sizes; the optimiser takes back what was captured of them.
-    Guarantee: what ``take`` returns belongs to the one batch in hand; each of its pieces comes back once, with
-    exactly as many examples as were handed out; several backward passes through one piece are summed example
-    by example before anything is clipped; passes of a batch that was given up are dropped. Anything else is
-    refused.
+    The loader hands out a batch as pieces of known sizes; the optimiser takes what was captured of them.
+    Guarantee: what ``take`` returns belongs to the current batch; each of its pieces is returned once, with
+    exactly as many examples as were handed out; several backward passes through one piece are summed per
+    example before anything is clipped; passes of an abandoned batch are dropped. Anything else is refused.
     """
 
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
-        self._numbers = 0
-        self._open: dict[int, tuple[int | None, Any]] = {}
-        self._whole = False
+        self._pieces_handed_out = 0
+        self._open_pieces: dict[int, tuple[int | None, Any]] = {}
+        self._is_complete = False
         self.batch = 0
-        """The number of the batch in hand; 0 before the first."""
-        self.in_hand = False
-        """A batch was handed out, and its step was not yet taken."""
+        """The number of the current batch; 0 before the first."""
+        self.has_batch = False
+        """A batch was handed out and has not had its step."""
         self.contents: Sequence[Any] = ()
-        """All pieces of the batch in hand, where the loader fetches them together."""
+        """All pieces of the current batch, where the loader fetches them together."""
 
     def begin_epoch(self) -> None:
-        """A new iterator begins: a batch that is still in hand is given up."""
+        """A new iterator begins: a batch without its step is abandoned."""
         self._capture.discard()
-        self._give_up()
+        self._clear()
 
     def end_epoch(self) -> None:
-        """The iterator is at its end: the last batch must have had its step."""
+        """The iterator has ended: the last batch must have had its step."""
         self._check_stepped()
-        self._give_up()
+        self._clear()
 
     def hand_out(
         self,
@@ -58,63 +57,65 @@ class BatchOwner:
         last: bool = True,
         batch: Sequence[Any] = (),
     ) -> None:
-        """The loader gives out a piece of ``examples`` (None: unknown); ``batch`` are all pieces, if at hand."""
+        """The loader hands out a piece of ``examples`` (None: unknown); ``batch``: all pieces, if fetched."""
         if first:
             self._check_stepped()
-            self._give_up()
+            self._clear()
             self.batch += 1
-            self.in_hand = True
-        self._numbers += 1
-        self._open[self._numbers] = (examples, contents)
-        self._whole = last
+            self.has_batch = True
+        self._pieces_handed_out += 1
+        self._open_pieces[self._pieces_handed_out] = (examples, contents)
+        self._is_complete = last
         self.contents = batch
-        self._capture.begin_piece(self._numbers, examples)
+        self._capture.begin_piece(self._pieces_handed_out, examples)
 
     def take(self) -> list[Piece]:
         """The pieces handed out since the last ``take``, with their passes, oldest first."""
-        self._check_in_hand()
-        sizes = {number: examples for number, (examples, _) in self._open.items()}
+        self._check_has_batch()
+        sizes = {number: examples for number, (examples, _) in self._open_pieces.items()}
         captured = self._capture.take_pieces(sizes)
         for number, examples in sizes.items():
             if examples != 0 and number not in captured:
                 raise RuntimeError(
-                    "step() without a backward pass through the batch in hand: run the model on the batch that "
+                    "step() without a backward pass through the current batch: run the model on the batch that "
                     "private.data_loader gave last, call backward() on its loss, then step()"
                 )
-        pieces = [Piece(contents, captured.get(number)) for number, (_, contents) in self._open.items()]
-        self._open = {}
+        pieces = [
+            Piece(contents, captured.get(number)) for number, (_, contents) in self._open_pieces.items()
+        ]
+        self._open_pieces = {}
         return pieces
 
     @property
-    def is_whole(self) -> bool:
-        """All pieces of the batch in hand were handed out."""
-        return self._whole
+    def is_complete(self) -> bool:
+        """All pieces of the current batch were handed out."""
+        return self._is_complete
 
     def finish(self) -> None:
-        """The batch in hand has had its step."""
-        self._give_up()
+        """The current batch has had its step."""
+        self._clear()
 
     def discard_passes(self) -> None:
-        """Forget the passes through pieces that were not taken yet."""
+        """Discard the passes through pieces that were not taken yet."""
         self._capture.discard()
 
-    def _give_up(self) -> None:
-        self.in_hand, self._whole, self._open, self.contents = False, False, {}, ()
+    def _clear(self) -> None:
+        self.has_batch, self._is_complete, self._open_pieces, self.contents = False, False, {}, ()
 
     def _check_stepped(self) -> None:
-        """Refuse a new batch while another is in hand: that one would be left out, perhaps because of its data."""
-        if self.in_hand:
+        """Refuse a new batch before the last one has had its step: skipping a batch could depend on its data."""
+        if self.has_batch:
             self._capture.discard()
-            self._give_up()
+            self._clear()
             raise RuntimeError(
                 "a batch of private.data_loader had no step(): use every batch, also an empty one, and call step() "
                 "before the next is read. Whether a step is taken must not depend on the data; for larger batches "
                 "raise expected_batch_size and set physical_batch_size"
             )
 
-    def _check_in_hand(self) -> None:
-        if not self.in_hand:
+    def _check_has_batch(self) -> None:
+        if not self.has_batch:
             self._capture.discard()
             raise RuntimeError(
-                "step() without a new batch of private.data_loader: each batch pays for one step only"
+                "step() without a new batch of private.data_loader: each batch allows one step only"
             )

@@ -1,4 +1,4 @@
-"""Which buffers of a model are no longer what they were before training."""
+"""Which buffers of a model training has changed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 
 class BufferWatch:
-    """What a model's buffers held before its first forward pass.
+    """Remembers what a model's buffers held before its first forward pass.
 
     A buffer that has changed since may hold examples without noise (a running mean, a histogram of ids): no
-    statement covers it, and it is not exported. Contents are compared, so no way of writing escapes.
+    statement covers it, and it is not exported. Contents are compared, so every kind of write is seen.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -22,8 +22,8 @@ class BufferWatch:
         self._before: dict[str, str] | None = None
         self._handle = module.register_forward_pre_hook(_BeforeFirstPass(self))
 
-    def look(self) -> None:
-        """Take the buffers' contents for those before training, unless that was done."""
+    def record(self) -> None:
+        """Record the buffers' contents before training, unless that was done."""
         if self._before is None:
             self._before = digests(self._module)
             self._handle.remove()
@@ -45,7 +45,7 @@ class BufferWatch:
             self._handle.remove()
 
     def detach(self) -> None:
-        """Leave the module as it was."""
+        """Remove the hook."""
         self._handle.remove()
 
 
@@ -56,7 +56,7 @@ class _BeforeFirstPass:
         self._watch = watch
 
     def __call__(self, module: nn.Module, args: Any) -> None:
-        self._watch.look()
+        self._watch.record()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _nothing, ()
@@ -67,7 +67,7 @@ def _nothing() -> Any:
 
 
 def _do_nothing(module: nn.Module, args: Any) -> None:
-    """In a copy's place of the hook."""
+    """The hook of a copied module."""
 
 
 def digests(module: nn.Module) -> dict[str, str]:

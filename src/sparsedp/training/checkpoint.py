@@ -29,8 +29,8 @@ FORMAT = 2
 def state_of(engine: PrivacyEngine) -> dict[str, Any]:
     """Everything that a resumed run needs or is compared with, as tensors and plain values.
 
-    The streams' state is kept for seeded runs only. A private run draws fresh randomness after a resume:
-    if it could replay its noise on other data or settings, the difference would show the examples.
+    The streams' state is saved for seeded runs only. A private run draws fresh randomness after a resume:
+    replaying its noise on other data or settings would reveal the examples by the difference.
     """
     session = engine.session
     with session.without_pending_noise():
@@ -44,7 +44,7 @@ def state_of(engine: PrivacyEngine) -> dict[str, Any]:
         "account": engine.account().state_dict(),
         "earlier": [account.state_dict() for account in engine.earlier],
         "ledger": None if engine.ledger is None else engine.ledger.mark,
-        "optimizers": _kinds(session),
+        "optimizers": _optimizer_names(session),
         "module": module,
         "buffers": session.buffers.state_dict(),
         "optimizer": session.optimizer.state_dict(),
@@ -62,7 +62,7 @@ def save(engine: PrivacyEngine, path: Path) -> None:
 
 
 def write_state(state: dict[str, Any], path: Path) -> None:
-    """Write a state that is whole and on disk when this returns; the old file stays if it cannot be."""
+    """Write a state, complete and on disk when this returns; on failure the old file stays."""
 
     def write(partial: Path) -> None:
         with open(partial, "wb") as file:
@@ -72,16 +72,16 @@ def write_state(state: dict[str, Any], path: Path) -> None:
 
 
 def _without_numpy(value: Any) -> Any:
-    """Numbers as Python's own: what torch reads back without unpickling objects."""
+    """NumPy scalars as Python numbers, which torch reads back without unpickling objects."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, dict):
-        return {_without_numpy(key): _without_numpy(each) for key, each in value.items()}
-    return [_without_numpy(each) for each in value] if isinstance(value, list) else value
+        return {_without_numpy(key): _without_numpy(item) for key, item in value.items()}
+    return [_without_numpy(item) for item in value] if isinstance(value, list) else value
 
 
 def write_weights(module: nn.Module, path: Path, *, privacy: str, without: Collection[str] = ()) -> None:
-    """Write the weights (safetensors, what they cost in the metadata), whole or not at all.
+    """Write the weights atomically (safetensors, the privacy statement in the metadata).
 
     ``without`` names entries of the state dict that are left out.
     """
@@ -98,7 +98,7 @@ def write_weights(module: nn.Module, path: Path, *, privacy: str, without: Colle
 
 
 class _Part:
-    """A module's state dict without some of its entries: all that safetensors asks of a model."""
+    """A module's state dict without some of its entries, in the form that safetensors takes."""
 
     def __init__(self, module: nn.Module, without: Collection[str]) -> None:
         self._module, self._without = module, frozenset(without)
@@ -109,9 +109,9 @@ class _Part:
 
 
 def resume(engine: PrivacyEngine, path: Path) -> None:
-    """Load a state into a run that was made private in the same way; refuse by name what differs.
+    """Load a state into a run that was made private in the same way; refuse differences by name.
 
-    The account is the saved one, and what is spent from here on comes on top.
+    The run continues the saved account.
     """
     session = engine.session
     if session.optimizer.steps_taken:
@@ -124,7 +124,7 @@ def resume(engine: PrivacyEngine, path: Path) -> None:
         raise ValueError(f"resume: {path} is not a checkpoint of format {FORMAT}")
     if differing := [*_differences(engine, state)]:
         raise ValueError(
-            f"resume: {path} was saved by another kind of run, whose account this one cannot go on with: "
+            f"resume: {path} was saved by another kind of run, whose account this one cannot continue: "
             + ", ".join(differing)
         )
     if engine.ledger is not None:
@@ -134,7 +134,7 @@ def resume(engine: PrivacyEngine, path: Path) -> None:
 
 
 def _load(engine: PrivacyEngine, state: dict[str, Any]) -> None:
-    """The account first: an error on the way leaves part of the weights, and all that they cost."""
+    """Load the account first: after an error the weights may be incomplete, the account never is."""
     session = engine.session
     engine.earlier += [Account.from_state_dict(account) for account in state["earlier"]]
     if state["chosen"] is not None:
@@ -155,36 +155,36 @@ def _load(engine: PrivacyEngine, state: dict[str, Any]) -> None:
 
 
 def _differences(engine: PrivacyEngine, state: Mapping[str, Any]) -> Iterator[str]:
-    """Everything about the saved run that is not so in this one, by name."""
+    """Every setting in which the saved run differs from this one, by name."""
     session = engine.session
     noise = {True: "private", False: "seeded"}
     yield from _compare("noise", noise[state["private"]], noise[engine.source.is_private])
     yield from _compare("selection", state["selection"], session.stated.state_dict())
-    there, here = dict(state["step_config"]), asdict(session.step_config)
-    if _is_lower_cap(here, there):  # which takes nothing from the account
-        there |= {name: here[name] for name in ("target_epsilon", "target_delta", "planned_steps")}
-    yield from _compare("", there, here)
-    yield from _compare("optimizer", ", ".join(state["optimizers"]), ", ".join(_kinds(session)))
+    saved, current = dict(state["step_config"]), asdict(session.step_config)
+    if _is_lower_cap(current, saved):  # a lower cap leaves the account valid
+        saved |= {name: current[name] for name in ("target_epsilon", "target_delta", "planned_steps")}
+    yield from _compare("", saved, current)
+    yield from _compare("optimizer", ", ".join(state["optimizers"]), ", ".join(_optimizer_names(session)))
     yield from _compare("ledger", _whether(state["ledger"]), _whether(engine.ledger))
 
 
-def _is_lower_cap(here: Mapping[str, Any], there: Mapping[str, Any]) -> bool:
-    if here["target_epsilon"] is None:
+def _is_lower_cap(current: Mapping[str, Any], saved: Mapping[str, Any]) -> bool:
+    if current["target_epsilon"] is None:
         return False
-    same_delta = there["target_delta"] in (None, here["target_delta"])
-    return bool(same_delta and here["target_epsilon"] <= (there["target_epsilon"] or math.inf))
+    same_delta = saved["target_delta"] in (None, current["target_delta"])
+    return bool(same_delta and current["target_epsilon"] <= (saved["target_epsilon"] or math.inf))
 
 
-def _compare(name: str, there: Any, here: Any) -> Iterator[str]:
+def _compare(name: str, saved: Any, current: Any) -> Iterator[str]:
     """Differing leaves of two trees of plain values and tensors."""
-    if isinstance(there, dict) and isinstance(here, dict) and there.get("kind") == here.get("kind"):
-        for key in {**there, **here}:
-            yield from _compare(f"{name}.{key}" if name else key, there.get(key), here.get(key))
-    elif isinstance(there, Tensor) and isinstance(here, Tensor):
-        if not torch.equal(there, here):
+    if isinstance(saved, dict) and isinstance(current, dict) and saved.get("kind") == current.get("kind"):
+        for key in {**saved, **current}:
+            yield from _compare(f"{name}.{key}" if name else key, saved.get(key), current.get(key))
+    elif isinstance(saved, Tensor) and isinstance(current, Tensor):
+        if not torch.equal(saved, current):
             yield f"{name} has other values there than here"
-    elif there != here:
-        yield f"{name} {_shown(there)} there, {_shown(here)} here"
+    elif saved != current:
+        yield f"{name} {_shown(saved)} there, {_shown(current)} here"
 
 
 def _shown(value: Any) -> str:
@@ -195,16 +195,16 @@ def _whether(ledger: object) -> str:
     return "none" if ledger is None else "one"
 
 
-def _kinds(session: TrainingSession) -> list[str]:
+def _optimizer_names(session: TrainingSession) -> list[str]:
     return [type(optimizer).__name__ for optimizer in session.optimizer.optimizers]
 
 
 def _check_account(session: TrainingSession, state: Mapping[str, Any], path: Path) -> None:
-    """The saved account must be what this run counts, to the last digit; else it would silently change."""
+    """The saved account must equal what this run would count, exactly; else it would silently change."""
     chosen = state["chosen"]
-    once = session.stated.one_off_events() if chosen is not None else ()
+    one_off = session.stated.one_off_events() if chosen is not None else ()
     steps = state["steps_taken"]
-    events = [[event_to_json(event), 1] for event in once]
+    events = [[event_to_json(event), 1] for event in one_off]
     if steps:
         events.append([event_to_json(session.step_config.event(session.stated)), steps])
     if events != state["account"]["events"]:
@@ -215,7 +215,7 @@ def _check_account(session: TrainingSession, state: Mapping[str, Any], path: Pat
 
 
 def export(engine: PrivacyEngine, path: Path, *, delta: float, allow_not_private: bool) -> None:
-    """Weights and their statement, nothing else: pending noise applied, buffers that training changed left out."""
+    """Write weights and statement only: pending noise applied, without buffers that training changed."""
     statement = engine.statement(delta)
     if not statement.private and not allow_not_private:
         raise ValueError(
@@ -224,7 +224,7 @@ def export(engine: PrivacyEngine, path: Path, *, delta: float, allow_not_private
     added = engine.session.identity.added()
     if added and not allow_not_private:
         raise ValueError(
-            f"export: the parameters {added} came into the module after make_private, and the statement does not cover "
+            f"export: the parameters {added} were added to the module after make_private, and the statement does not cover "
             "how they were trained; nothing was written. Add them before make_private, or keep them outside the module"
         )
     engine.flush()

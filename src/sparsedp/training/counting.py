@@ -1,4 +1,4 @@
-"""How often each row occurs in a data set, each example's contribution clipped: what FEST chooses by."""
+"""Row counts of a data set, each example's contribution clipped: the input of FEST's top-k."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from sparsedp.clipping import Capture, Captured
-from sparsedp.clipping.hooks import StandIn
+from sparsedp.clipping.hooks import ForwardWrapper
 from sparsedp.core.counts import SparseCounts
 from sparsedp.rows import RowSpace, SortedLookups
 from sparsedp.training.loader import FixedLoader, PoissonLoader, each_once, examples_in
@@ -22,9 +22,9 @@ def count_rows(
 ) -> Mapping[str, SparseCounts]:
     """One pass over ``loader``: the joint histogram of rows read, each example's part clipped to ``norm``.
 
-    Which ids go to which table is what the model itself reads, so the model runs on every batch; where the
-    counts are known already, give them instead of a loader. The loader must hold each example once. The result
-    is private: noise comes after.
+    The model itself decides which ids go to which table, so it runs on every batch; where the counts are known
+    already, give them instead of a loader. The loader must hold each example once. The result has no noise yet
+    and must not be released.
     """
     _check_plain(loader)
     total = {table.name: SparseCounts.zeros(table.rows) for table in space.selectable}
@@ -45,26 +45,24 @@ def count_rows(
 
 
 def inputs_of(module: nn.Module, batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What of a batch the model's forward takes: items by position or, from a mapping, by name; labels are left out."""
+    """The inputs of a batch for the model's forward, by position or, from a mapping, by name; labels are left out."""
     forward = module.forward
-    while isinstance(forward, StandIn):
-        forward = forward.own
+    while isinstance(forward, ForwardWrapper):
+        forward = forward.original_forward
     parameters = inspect.signature(forward).parameters.values()
     if isinstance(batch, Mapping):
-        open_ended = any(each.kind is each.VAR_KEYWORD for each in parameters)
-        names = {each.name for each in parameters}
-        return (), {name: value for name, value in batch.items() if open_ended or name in names}
+        takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        names = {p.name for p in parameters}
+        return (), {name: value for name, value in batch.items() if takes_any or name in names}
     if not isinstance(batch, tuple | list):
         return (batch,), {}
     if len(batch) == 2 and isinstance(batch[0], tuple | list):
         return tuple(batch[0]), {}
     if len(batch) == 2 and isinstance(batch[0], Mapping):
         return (), dict(batch[0])
-    positional = [
-        each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
-    ]
-    needed = sum(each.default is each.empty for each in positional)
-    if any(each.kind is each.VAR_POSITIONAL for each in parameters):
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    needed = sum(p.default is p.empty for p in positional)
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         needed = max(len(batch) - 1, 1)
     if len(batch) < needed:
         raise ValueError(
@@ -92,8 +90,8 @@ def _check_examples(captured: Captured, batch: Any) -> None:
 
 
 def _clipped(captured: Captured, norm: float, space: RowSpace) -> dict[str, SparseCounts]:
-    everyone = np.ones(captured.batch_size, dtype=np.bool_)
-    counts = SortedLookups(space, captured.tables, captured.batch_size).contributions(norm, everyone)
+    all_examples = np.ones(captured.batch_size, dtype=np.bool_)
+    counts = SortedLookups(space, captured.tables, captured.batch_size).contributions(norm, all_examples)
     return {
         table.name: counts.between(space.offsets[n], space.offsets[n + 1])
         for n, table in enumerate(space.selectable)

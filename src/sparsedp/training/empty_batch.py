@@ -1,4 +1,4 @@
-"""The batch without examples, in the form that a loader's batches have."""
+"""The batch without examples, with the structure of a loader's batches."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Fetch = Callable[[NDArray[np.int64]], Any]
 
 
 def empty_batch(fetch: Fetch, examples: int) -> Any:
-    """What ``fetch`` would give for no examples; raises ``ValueError`` where that is not plain.
+    """What ``fetch`` would return for no examples; raises ``ValueError`` where that is unclear.
 
-    Poisson batches may be empty, and an empty one must hold no example at all. What a batch holds one of for
-    each example is found by fetching one example and the same twice: tensors, arrays and lists that grow are
-    cut to nothing. Everything else must be the same for another example too, or it is refused.
+    Poisson batches may be empty, and an empty one must hold no example at all. To see which parts of a batch
+    have one entry per example, one example is fetched once and twice: tensors, arrays and lists that grow are
+    emptied. Everything else must be the same for another example too, or it is refused.
     """
     first = np.zeros(1, dtype=np.int64)
     last = np.full(1, examples - 1, dtype=np.int64)
@@ -46,9 +46,10 @@ def _empty(one: Any, two: Any, other: Any, where: str) -> Any:
         )
     if isinstance(one, list | tuple):
         if len(one) != len(two):
-            return type(one)()  # one item an example
-        items_ = [_empty(*each, f"{where}[{n}]") for n, each in enumerate(zip(one, two, other, strict=True))]
-        return type(one)(*items_) if hasattr(one, "_fields") else type(one)(items_)
+            return type(one)()  # one item per example
+        triples = enumerate(zip(one, two, other, strict=True))
+        entries = [_empty(*triple, f"{where}[{n}]") for n, triple in triples]
+        return type(one)(*entries) if hasattr(one, "_fields") else type(one)(entries)
     constant = one is None or isinstance(one, bool | int | float | str | bytes)
     if constant and one == two == other:
         return one
@@ -65,7 +66,7 @@ def _empty_array(one: Any, two: Any, other: Any, where: str) -> Any:
 
 
 def _rebuilt(one: Mapping[Any, Any], items: dict[Any, Any], where: str) -> Any:
-    """A mapping of the same type that holds these items and nothing else of the example."""
+    """A mapping of the same type that holds these items and nothing else."""
     if type(one) is dict:
         return items
     try:

@@ -19,7 +19,7 @@ from sparsedp.clipping import Capture
 from sparsedp.randomness import NoiseSource
 from sparsedp.selection import DPSGD, Selection
 from sparsedp.training import checkpoint
-from sparsedp.training.account import Account, released, together
+from sparsedp.training.account import Account, merge_accounts, released
 from sparsedp.training.allocator import keep_freed_memory
 from sparsedp.training.opacus_names import EpsilonReader, accept_opacus_names, secure_by
 from sparsedp.training.private import Private
@@ -32,15 +32,15 @@ _WATCHED: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 class PrivacyEngine:
     """Differentially private training with sparse gradients.
 
-    Guarantee: add-or-remove-one example, for all steps together and everything that was spent once before
-    them, by one privacy loss distribution; ``statement`` says it in words. The step that would pass the
-    budget is refused. ``seed`` makes a run reproducible and *not private*; the statement then says so.
+    Guarantee: add-or-remove-one example, for all steps and one-off events together, by one privacy loss
+    distribution; ``statement`` says it in words. The step that would exceed the budget is refused. ``seed``
+    makes a run reproducible and *not private*; the statement then says so.
 
-    ``ledger`` is a file (or an open ``Ledger``) on which every step is written before its noise is drawn;
-    one file may be shared by all runs on the same data, and its budget then holds for them together.
+    ``ledger`` is a file (or an open ``Ledger``) to which every step is written before its noise is drawn. All
+    runs on the same data may share one file; its budget then covers them together.
 
-    An engine that has ended a run (``detach``) keeps its account: ``epsilon`` and ``statement`` go on
-    answering, and another run with the same engine comes on top.
+    After ``detach`` the engine keeps the run's account: ``epsilon`` and ``statement`` still work, and another
+    run with the same engine adds to it.
 
     Opacus's names are accepted where they mean the same: ``secure_mode``, ``get_epsilon``,
     ``accountant.get_epsilon``, and in ``make_private`` ``poisson_sampling``, ``batch_first``, ``grad_sample_mode``.
@@ -120,9 +120,9 @@ class PrivacyEngine:
         """Train so that ``epochs`` (or ``steps``) and all one-off events together cost ``target_epsilon``.
 
         The target is a cap: the step that would pass it raises ``BudgetExceeded`` before its noise is drawn.
-        With a ledger everything counts that was entered under its run name, also the steps that crashes
-        took away: a run that was interrupted takes fewer steps, and never spends more.
-        What earlier runs of this engine have spent counts towards it.
+        With a ledger everything entered under its run name counts, also steps that were charged and then lost
+        in a crash: an interrupted run takes fewer steps, and never spends more.
+        What earlier runs of this engine have spent counts too.
         """
         selection = selection or DPSGD()
         clip = positive("max_grad_norm", max_grad_norm)
@@ -188,7 +188,7 @@ class PrivacyEngine:
 
     @property
     def session(self) -> TrainingSession:
-        """The run under way."""
+        """The current run."""
         if self._session is None:
             raise ValueError("this engine has no run: call make_private first")
         return self._session
@@ -199,14 +199,14 @@ class PrivacyEngine:
         return self.session.step_config.noise_multiplier
 
     def account(self) -> Account:
-        """What the run under way has spent, and how."""
+        """What the current run has spent, and under which conditions."""
         session, faults, notes = self.session, [], []
         if not self.source.is_private:
             faults.append("the noise is seeded: reproducible, not private")
         if session.step_config.noise_multiplier == 0:
             faults.append("the noise multiplier is zero")
         if not session.stated.is_private:
-            faults.append(f"selection {type(session.stated).__name__} is not private, whatever the noise")
+            faults.append(f"selection {type(session.stated).__name__} is not private at any noise level")
         if not session.step_config.poisson:
             notes.append(
                 "batches are the user's own, each example at most once in each: accounted without amplification by "
@@ -238,7 +238,7 @@ class PrivacyEngine:
         """Everything spent so far: the ledger's account where there is one, this engine's runs otherwise."""
         if self.ledger is not None:
             return list(self.ledger.events())
-        earlier = together(self.earlier).events
+        earlier = merge_accounts(self.earlier).events
         return [*earlier, *([] if self._session is None and self.earlier else self.session.spent())]
 
     def epsilon(self, delta: float) -> float:
@@ -257,16 +257,16 @@ class PrivacyEngine:
     def statement(self, delta: float) -> PrivacyStatement:
         """What was spent, under which adjacency, for which unit, and what was released."""
         accounts = self._accounts()
-        whole = together(accounts)
-        faults, notes = [*whole.faults], [*whole.notes]
+        total = merge_accounts(accounts)
+        faults, notes = [*total.faults], [*total.notes]
         if self.ledger is not None:
             notes.append(f"spent by all runs on the ledger {self.ledger.path.name}")
-            if not whole.faults and not all(run.private for run in self.ledger.runs):
+            if not total.faults and not all(run.private for run in self.ledger.runs):
                 faults.append("another run on the ledger was seeded or had no noise")
         return PrivacyStatement(
             epsilon=self.epsilon(delta),
             delta=delta,
-            adjacency=whole.adjacency,
+            adjacency=total.adjacency,
             unit="example",
             released=released(accounts),
             private=not faults,
@@ -279,7 +279,7 @@ class PrivacyEngine:
             self.session.lazy.flush()
 
     def detach(self) -> None:
-        """End the run: noise flushed, the module as it was, the ledger closed. What was spent stays spent."""
+        """End the run: flush the noise, restore the module, close the ledger. What was spent stays on the account."""
         if self._session is None:
             return
         session = self._session
@@ -293,7 +293,7 @@ class PrivacyEngine:
     def state_dict(self) -> dict[str, Any]:
         """A copy of everything a resumed run needs, as tensors and plain values.
 
-        Private: keep it in the run's folder.
+        Not for release: keep it in the run's folder.
         """
         return copy.deepcopy(checkpoint.state_of(self))
 
@@ -302,10 +302,10 @@ class PrivacyEngine:
         checkpoint.save(self, Path(path))
 
     def resume(self, path: str | os.PathLike[str]) -> None:
-        """Continue from a saved file. Steps taken since it was written stay paid for on the ledger."""
+        """Continue from a saved file. Steps taken since it was written stay charged on the ledger."""
         checkpoint.resume(self, Path(path))
 
     def export(self, path: str | os.PathLike[str], *, delta: float, allow_not_private: bool = False) -> None:
-        """Write the weights for release (safetensors, the statement in its metadata): lazy noise paid, no
+        """Write the weights for release (safetensors, the statement in its metadata): pending noise applied, no
         stream state. Refused for a run that is not private, unless that is acknowledged."""
         checkpoint.export(self, Path(path), delta=delta, allow_not_private=allow_not_private)

@@ -1,4 +1,4 @@
-"""Where in a batch the ids of each table lie, so that a whole batch can be counted before it is run."""
+"""Which tensors of a batch hold the ids of each table, so that a batch can be counted before its forward pass."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Source(NamedTuple):
     padding_idx: int | None
 
     def ids(self, leaves: Sequence[Any]) -> Tensor | None:
-        """The ids in another batch of the same form."""
+        """The ids in another batch of the same structure."""
         leaf = leaves[self.leaf]
         if self.is_whole:
             return leaf  # type: ignore[no-any-return]
@@ -43,10 +43,10 @@ class _Source(NamedTuple):
 
 
 class IdSources:
-    """Learns from one captured piece which tensors of the batch the tables were given, as they are.
+    """Learns from one captured piece which tensors of the batch are passed unchanged to the tables.
 
-    The counts of a whole batch then need none of its layer inputs. What a piece really reads is compared with
-    what was counted (``check``). Privacy does not hang on that: the counts are those of the examples' own ids
+    The counts of a logical batch then need none of its layer inputs. What a piece really reads is compared with
+    what was counted (``check``). Privacy does not depend on that: the counts are those of the examples' ids
     either way, and rows that were not selected are masked.
     """
 
@@ -57,17 +57,17 @@ class IdSources:
     def learn(captured: Captured, contents: Any, tables: Sequence[str]) -> IdSources | str:
         """The sources of all ``tables``, or the name of one whose ids are not found in the batch."""
         leaves = array_leaves(contents)
-        found = {}
+        by_table = {}
         for table in tables:
             inputs = captured.table_inputs.get(table, [])
-            sources = None if inputs is None else [_source(each, leaves) for each in inputs]
+            sources = None if inputs is None else [_source(table_input, leaves) for table_input in inputs]
             if not sources or None in sources:
                 return table
-            found[table] = [source for source in sources if source is not None]
-        return IdSources(found)
+            by_table[table] = [source for source in sources if source is not None]
+        return IdSources(by_table)
 
     def batch(self, pieces: Sequence[Any], space: RowSpace) -> IdsOfBatch | None:
-        """What all pieces of a batch read; None where a piece has another form than the one learnt from."""
+        """What all pieces of a batch read; None where a piece differs in structure from the one learnt from."""
         parts: dict[str, list[EmbeddingLookups]] = {}
         base = 0
         for contents in pieces:
@@ -81,7 +81,7 @@ class IdSources:
                     size = ids.shape[0]
                     parts.setdefault(table, []).append(_lookups(ids, source.padding_idx, dim).after(base))
             base += size
-        lookups = {table: EmbeddingLookups.concatenate(each) for table, each in parts.items()}
+        lookups = {table: EmbeddingLookups.concatenate(calls) for table, calls in parts.items()}
         return IdsOfBatch(SortedLookups(space, lookups, base), base)
 
     def check(self, captured: Captured, contents: Any) -> None:
@@ -91,8 +91,8 @@ class IdSources:
             inputs = captured.table_inputs.get(table) or []
             expected = [source.ids(leaves) for source in sources]
             same = len(inputs) == len(expected) and all(
-                ids is not None and torch.equal(given.ids, ids)
-                for given, ids in zip(inputs, expected, strict=True)
+                ids is not None and torch.equal(table_input.ids, ids)
+                for table_input, ids in zip(inputs, expected, strict=True)
             )
             if not same:
                 raise ValueError(
@@ -102,47 +102,47 @@ class IdSources:
 
 
 class IdsOfBatch:
-    """Who reads which rows in a batch: enough for the contribution map."""
+    """Which example reads which rows in a batch: enough for the contribution map."""
 
     def __init__(self, lookups: SortedLookups, examples: int) -> None:
         self.space = lookups.space
         self._lookups = lookups
-        self._everyone = np.ones(examples, dtype=np.bool_)
+        self._all_examples = np.ones(examples, dtype=np.bool_)
 
     def contributions(self, norm: float, domain: I64 | None = None) -> SparseCounts:
         """``sum_i v_i min(1, norm / ||v_i||)``."""
-        return self._lookups.contributions(norm, self._everyone, domain)
+        return self._lookups.contributions(norm, self._all_examples, domain)
 
     def scores(self) -> SparseCounts:
-        """Not known before the gradients are."""
+        """Not available before the gradients."""
         raise NotImplementedError
 
 
-def _source(given: TableInput, leaves: Sequence[Any]) -> _Source | None:
-    ids = given.ids
+def _source(table_input: TableInput, leaves: Sequence[Any]) -> _Source | None:
+    ids = table_input.ids
     for number, leaf in enumerate(leaves):
         if not isinstance(leaf, Tensor) or leaf.dtype != ids.dtype or not leaf.dim():
             continue
         if leaf.untyped_storage().data_ptr() != ids.untyped_storage().data_ptr():
             continue
-        whole = leaf.shape == ids.shape and leaf.storage_offset() == ids.storage_offset()
-        whole = whole and leaf.stride() == ids.stride()
+        same_view = leaf.shape == ids.shape and leaf.storage_offset() == ids.storage_offset()
+        same_view = same_view and leaf.stride() == ids.stride()
         rows = ids.shape[0] == leaf.shape[0] and (ids.stride(0) == leaf.stride(0) or ids.shape[0] == 1)
-        if whole or (rows and leaf.is_contiguous()):
+        if same_view or (rows and leaf.is_contiguous()):
             return _Source(
                 number,
-                whole,
+                same_view,
                 int(ids.storage_offset() - leaf.storage_offset()),
                 tuple(ids.shape[1:]),
                 (leaf.stride(0), *ids.stride()[1:]),
                 tuple(leaf.shape[1:]),
-                given.padding_idx,
+                table_input.padding_idx,
             )
     return None
 
 
 def _lookups(ids: Tensor, padding_idx: int | None, dim: int) -> EmbeddingLookups:
-    """The lookups of one call, with a gradient of zero that all share."""
+    """The lookups of one call, all with one shared zero gradient."""
     examples = torch.arange(ids.shape[0]).repeat_interleave(ids.shape[1:].numel())
     flat = ids.reshape(-1).long()
     if padding_idx is not None:

@@ -1,4 +1,4 @@
-"""Are the model's parameters still the objects that were made private?"""
+"""Checks that the model's parameters are still the objects that were made private."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from torch import nn
 class ParameterIdentity:
     """The modules and parameters of a model as they were when its training began.
 
-    ``load_state_dict(assign=True)``, an assignment to a parameter's name or a new submodule put other objects
-    in their place. The optimiser would go on training the old ones, which the model no longer reads.
+    ``load_state_dict(assign=True)``, an assignment to a parameter's name or a new submodule replaces them. The
+    optimiser would keep training the old objects, which the model no longer uses.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -27,7 +27,7 @@ class ParameterIdentity:
         ]
 
     def check(self) -> None:
-        """Refuse by name what was replaced."""
+        """Refuse a replaced module or parameter by name."""
         for path, module, name, parameter in self._parameters:
             if module._parameters.get(name) is not parameter:
                 self._refuse("parameter", path)
@@ -36,7 +36,7 @@ class ParameterIdentity:
                 self._refuse("module", path)
 
     def added(self) -> list[str]:
-        """The names of parameters that were not there: whoever trains them, this run does not."""
+        """The names of parameters that were added since; this run does not train them."""
         known = {id(parameter) for *_, parameter in self._parameters}
         return [name for name, parameter in self._module.named_parameters() if id(parameter) not in known]
 

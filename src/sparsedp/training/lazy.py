@@ -1,4 +1,4 @@
-"""Lazy dense noise: DP-SGD whose rows get the noise of steps that missed them only before they are read."""
+"""Lazy dense noise: DP-SGD that adds the noise of untouched rows only when they are next read."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class LazyNoise:
 
     Guarantee and event: those of DP-SGD, for the final model only. Proof: plain SGD adds to a row the sum
     over steps of ``lr_t * release_t``. Where no example touched the row, ``release_t`` is noise alone and
-    independent of all else, so its sum over such steps may be drawn at once, at any time before somebody
-    looks; ``LazyTable`` says how floats are kept out of it, and by how much not.
+    independent of everything else, so its sum over such steps may be drawn at once, at any time before the row
+    is read; ``LazyTable`` states how floating-point rounding is hidden, and what remains of it.
 
-    ``lr_t`` is looked up in the optimiser's group at each step: schedulers write to it and
-    ``load_state_dict`` replaces it. The tables' updates are made here, not by the optimiser.
+    ``lr_t`` is read from the optimiser's group at each step: schedulers write to it and ``load_state_dict``
+    replaces it. The tables' updates are made here, not by the optimiser.
     """
 
     def __init__(self, capture: Capture, optimizers: Sequence[Optimizer], source: NoiseSource) -> None:
@@ -47,17 +47,17 @@ class LazyNoise:
         }
 
     def attach(self) -> None:
-        """From here on the tables' parameters apply their pending noise before anybody reads them."""
+        """From here on the tables' parameters apply their pending noise before they are read."""
         for table in self._tables.values():
             lazy_parameter.attach(table)
 
     def check(self) -> None:
-        """Before a step is paid for: is everything still as lazy noise needs it?"""
+        """Before a step is charged: refuse what lazy noise does not support."""
         for name, table in self.tables.items():
             self._groups[name].learning_rate()
             _refuse_hooks(name, table.parameter)
             if lazy_parameter.is_shared(table.parameter):
-                gc.collect()  # a view may only be waiting for it
+                gc.collect()  # a dead view may hold it
                 if lazy_parameter.is_shared(table.parameter):
                     raise RuntimeError(
                         f"table {name!r}: a tensor or array that shares its memory is still held (from "
@@ -69,8 +69,8 @@ class LazyNoise:
         """After the wrapped optimisers: move the touched rows; on all others this step's noise is pending.
 
         ``gradients`` are the released ones, divided by B, with noise of standard deviation ``std`` on every
-        coordinate; a table without one was touched nowhere. Nothing of them stays on ``.grad``, which would
-        show the touched rows.
+        coordinate; a table without one was not touched. They are not stored on ``.grad``, which would show the
+        touched rows.
         """
         for name, table in self._tables.items():
             gradient = gradients.get(name) or _no_rows(self.tables[name].dim)
@@ -92,7 +92,7 @@ class LazyNoise:
 
     @contextmanager
     def without_pending_noise(self) -> Iterator[None]:
-        """Read the tables as they stand, for a checkpoint that keeps their pending noise."""
+        """Read the tables without their pending noise, for a checkpoint that saves it separately."""
         for table in self._tables.values():
             table.shows_pending = True
         try:
@@ -102,13 +102,13 @@ class LazyNoise:
                 table.shows_pending = False
 
     def detach(self) -> None:
-        """Apply all pending noise and leave ordinary parameters behind."""
+        """Apply all pending noise and turn the tables into ordinary parameters again."""
         self.flush()
         for table in self.tables.values():
             lazy_parameter.detach(table.parameter)
 
     def state_dict(self) -> dict[str, Any]:
-        """Debts by table, as tensors and plain values; they show which rows were touched: private."""
+        """Pending noise by table, as tensors and plain values. Not for release: it shows which rows were touched."""
         return {name: table.state_dict() for name, table in self._tables.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -122,21 +122,21 @@ def _no_rows(dim: int) -> RowGradient:
 
 
 class _Group:
-    """Where a table's learning rate is: which group of which optimiser, whatever dict stands there now."""
+    """The parameter group of a table, by index: ``load_state_dict`` replaces the group's dict."""
 
     def __init__(self, name: str, parameter: nn.Parameter, optimizers: Sequence[Optimizer]) -> None:
         self._name = name
         for optimizer in optimizers:
-            for place, group in enumerate(optimizer.param_groups):
-                if any(parameter is held for held in group["params"]):
-                    self._optimizer, self._place = optimizer, place
+            for index, group in enumerate(optimizer.param_groups):
+                if any(parameter is member for member in group["params"]):
+                    self._optimizer, self._index = optimizer, index
                     self.learning_rate()
                     return
         raise ValueError(f"optimizer does not hold table {name!r}")
 
     def learning_rate(self) -> float:
-        """The learning rate now; refuses anything but plain SGD."""
-        group = self._optimizer.param_groups[self._place]
+        """The current learning rate; refuses anything but plain SGD."""
+        group = self._optimizer.param_groups[self._index]
         if type(self._optimizer) is not SGD or any(group.get(option) for option in _NOT_PLAIN):
             raise ValueError(
                 f"lazy noise is exact for plain SGD only (no momentum, no decay); table {self._name!r} has "
@@ -154,7 +154,7 @@ def _refuse_hooks(name: str, parameter: nn.Parameter) -> None:
 
 
 def _refuse_shared(parameters: Sequence[nn.Parameter]) -> None:
-    """Lazy noise gives each table memory of its own; parameters tied through their memory would part."""
-    places = [parameter.untyped_storage().data_ptr() for parameter in parameters if parameter.numel()]
-    if len(set(places)) < len(places):
+    """Refuse parameters that share memory: lazy noise gives each table its own storage, which would untie them."""
+    storages = [parameter.untyped_storage().data_ptr() for parameter in parameters if parameter.numel()]
+    if len(set(storages)) < len(storages):
         raise ValueError("lazy noise: two parameters share their memory; use one parameter in both places")

@@ -1,4 +1,4 @@
-"""A table's parameter while its rows have pending noise: whoever reads it, reads rows with their noise."""
+"""A table's parameter under lazy noise: every read sees rows with their noise applied."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SHAPE_AND_SWITCHES = {
         "retain_grad", "size", "stride",
     )),
 }  # fmt: skip
-"""What can be asked of a table without looking at its weights."""
+"""Functions that do not read the weights."""
 
 _IDS_AT: dict[Callable[..., Any], tuple[int, str]] = {
     F.embedding: (0, "input"),
@@ -33,20 +33,20 @@ _IDS_AT: dict[Callable[..., Any], tuple[int, str]] = {
     torch.embedding: (1, "indices"),
     torch.embedding_bag: (1, "indices"),
 }
-"""Functions that read single rows, and where they are told which."""
+"""Functions that read single rows, and the position and name of their argument of ids."""
 
 
 class LazyParameter(nn.Parameter):
-    """A parameter that applies its rows' pending noise before torch or Python look at them.
+    """A parameter that applies its rows' pending noise before torch or Python reads them.
 
-    Reading rows by id (embedding, embedding_bag) pays those rows. Anything else that can see weights (a
-    state_dict of the model or of a part, ``data``, ``detach``, ``numpy``, arithmetic, deepcopy, pickle,
-    ``torch.save``, ``AveragedModel``) pays all of them first. A deep copy or a pickle holds a plain
-    ``nn.Parameter``. The class changes when lazy noise begins and is given back when it ends; the object,
-    its memory and its name stay.
+    Reading rows by id (embedding, embedding_bag) applies the noise of those rows. Anything else that can see
+    weights (a state_dict of the model or of a part, ``data``, ``detach``, ``numpy``, arithmetic, deepcopy, pickle,
+    ``torch.save``, ``AveragedModel``) applies the noise of all rows first. A deep copy or a pickle holds a plain
+    ``nn.Parameter``. The class changes when lazy noise begins and is restored when it ends; the object, its
+    memory and its name stay.
 
-    Not seen: a second tensor or array on the same memory, which a run refuses to train beside (``is_shared``),
-    and code that goes around torch's functions (``torch.utils.dlpack.to_dlpack``, C++ extensions).
+    Not seen: a second tensor or array on the same memory, with which a run refuses to train (``is_shared``), and
+    code that bypasses torch's functions (``torch.utils.dlpack.to_dlpack``, C++ extensions).
     """
 
     lazy_table: LazyTable
@@ -82,7 +82,7 @@ class LazyParameter(nn.Parameter):
 
 
 def attach(table: LazyTable) -> None:
-    """Let a table's parameter apply its own pending noise."""
+    """Let a table's parameter apply its pending noise when it is read."""
     parameter = table.parameter
     if type(parameter) is not nn.Parameter:
         raise ValueError(
@@ -110,10 +110,10 @@ def is_shared(parameter: nn.Parameter) -> bool:
 
 
 def _ids(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
-    place = _IDS_AT.get(func)
-    if place is None:
+    argument = _IDS_AT.get(func)
+    if argument is None:
         return None
-    position, name = place
+    position, name = argument
     ids = args[position] if len(args) > position else kwargs.get(name)
     return ids if isinstance(ids, Tensor) and not ids.is_floating_point() else None
 

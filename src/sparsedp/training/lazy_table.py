@@ -21,41 +21,41 @@ from sparsedp.rows import RowGradient
 FEWEST_CELLS, AIM, MOST_CELLS = 32.0, 128.0, 512.0
 """A step's noise in cells of the table's lattice: at least, when a lattice is chosen, at most."""
 FLUSH_COORDINATES = 1 << 17
-"""How much of a table is brought up to date at a time: the flush visits every row but holds little noise."""
+"""A flush applies the noise of at most this many coordinates at a time, to bound its memory."""
 
 
 class LazyTable:
-    """A table whose rows lie on a public lattice and get the noise of the steps that missed them at once.
+    """A table whose rows lie on a public lattice; the noise of several untouched steps is drawn at once.
 
     A step moves the rows that it touches by ``-lr`` times their released gradient, noise included; every
-    other row has pending Gaussian noise of variance ``(lr std)^2``. After T steps a row lacks one Gaussian of the
-    summed variance, which it is paid before anybody reads it. No weight ever holds data without noise.
+    other row has pending Gaussian noise of variance ``(lr std)^2``. After T steps without a touch a row lacks one
+    Gaussian of the summed variance, which is added before the row is read. No weight ever holds data without noise.
 
-    **Floats.** A row that was touched T times was rounded T times, one that was paid once; weights of
-    touched rows also show the lattice of the released gradient, those of paid rows would not. To make both
-    look alike every write is rounded, at random and without bias, to a public lattice whose cell is a power
-    of two near ``lr std / 128``: ``floor(value / cell + U)``, U uniform. T roundings add the variance
+    **Floats.** A row that was touched T times was rounded T times, a row whose noise was applied once was rounded
+    once; weights of touched rows also show the lattice of the released gradient, those of the others would not.
+    To make both look alike every write is rounded, at random and without bias, to a public lattice whose cell is
+    a power of two near ``lr std / 128``: ``floor(value / cell + U)``, U uniform. T roundings add the variance
     ``T cell^2 / 6`` and so what is pending after T steps is ``sum (lr std)^2 + (T - 1) cell^2 / 6``.
 
     What remains: two rounding laws of the same mean and variance, which differ first in their fourth
     cumulants, by ``(T - 1) cell^4 / 60``: a Kullback-Leibler divergence of ``4e-7 s^-8`` for noise of s cells
-    a step, that is 4e-19 at the 32 cells which are required; and the released gradient's own lattice, where
-    its cell is 2^-22 of its standard deviation: 5e-18 at 512 cells. An example that touches m coordinates,
+    a step, that is 4e-19 at the required 32 cells; and the lattice of the released gradient, where its cell is
+    2^-22 of its standard deviation: 5e-18 at 512 cells. An example that touches m coordinates,
     counted over all steps, hence adds at most ``(1 + e^epsilon) sqrt(m 5e-18 / 2)`` to delta
     (m = 1e5: 5e-7 (1 + e^epsilon); at the usual 128 to 256 cells a tenth of that).
 
-    The cell changes only when all rows are paid, so it is a function of public numbers and of the largest
-    weight of a table that might be released. A lattice must be fine enough for the noise and coarse enough
-    for the largest weight: 2^23 cells in float32, 2^52 in float64. Where both cannot be had at the first
-    step, the table is refused; later (a learning rate that falls to nearly nothing) the table rests for the
-    step, touched rows and all, and a warning says so.
+    The cell changes only after a flush, so it is a function of public numbers and of the largest weight of a
+    table that might be released. A lattice must be fine enough for the noise and coarse enough for the largest
+    weight: 2^23 cells in float32, 2^52 in float64. If no lattice satisfies both at the first step, the table is
+    refused; later (a learning rate that falls to nearly zero) the step skips the whole table, touched rows
+    included, with a warning.
     """
 
     def __init__(self, name: str, parameter: nn.Parameter, stream: Stream) -> None:
         self.name = name
         self.parameter = parameter
         self.shows_pending = False
-        """True while a checkpoint reads the table as it stands."""
+        """True while a checkpoint reads the table without its pending noise."""
         self._stream = stream
         self._begun = False
         self._warned = False
@@ -64,7 +64,7 @@ class LazyTable:
         self._applied = torch.zeros(parameter.shape[0], dtype=torch.int32)
         """The step up to which each row has its noise, counted since the last flush."""
         self._variance = array("d", [0.0])
-        """After each step the sum of what is pending on a row that missed all of them."""
+        """After each step the summed pending variance of a row that no step has touched."""
 
     @property
     def has_pending_noise(self) -> bool:
@@ -72,17 +72,17 @@ class LazyTable:
         return len(self._variance) > 1
 
     def step(self, lr: float, std: float, gradient: RowGradient) -> None:
-        """Move the rows of ``gradient``, which has noise of ``std`` in it; as much is pending on every other row.
+        """Move the rows of ``gradient``, which contains noise of ``std``; as much is pending on every other row.
 
-        Interrupted anywhere, rows have more noise than they should, never less: what is pending is written down
-        first, and a row is marked as paid last.
+        If interrupted, rows have more noise than they should, never less: pending noise is recorded first, and
+        a row is marked as up to date last.
         """
         rows = gradient.ids.numpy()
         change = gradient.values.numpy() * np.float64(-lr)
         if std == 0.0:
             self._largest = None
             _add(self.parameter, rows, change)
-        elif lr > 0.0 and self._finds_a_lattice(lr * std):
+        elif lr > 0.0 and self._has_lattice_for(lr * std):
             self.apply_pending_noise(rows)
             assert self._cell is not None
             self._variance.append(self._variance[-1] + (lr * std) ** 2 + self._cell**2 / 6)
@@ -104,18 +104,18 @@ class LazyTable:
         self._write(late, noise)
 
     def apply_pending_noise_to_ids(self, ids: Tensor) -> None:
-        """Bring the rows of ``ids`` up to date, which somebody is about to read."""
+        """Bring the rows of ``ids`` up to date before they are read."""
         if self.has_pending_noise:
             self.apply_pending_noise(np.unique(ids.detach().cpu().numpy()))
 
     def flush(self) -> None:
-        """Pay every row."""
+        """Bring every row up to date."""
         if self.has_pending_noise:
             rows, dim = self.parameter.shape
             chunk = max(1, FLUSH_COORDINATES // dim)
             for start in range(0, rows, chunk):
                 self.apply_pending_noise(np.arange(start, min(start + chunk, rows)))
-            # All rows are at the same step: the history before it will not be asked for again.
+            # All rows are at the same step: the history before it is no longer needed.
             self._variance = array("d", [0.0])
             self._applied.zero_()
         self._cell = self._largest = None
@@ -136,20 +136,20 @@ class LazyTable:
         self._cell, self._begun = state["cell"], state["begun"]
         self._largest = None
 
-    def _finds_a_lattice(self, noise: float) -> bool:
-        """Is there a lattice for steps with this much noise? A new one is taken with all rows paid."""
+    def _has_lattice_for(self, noise: float) -> bool:
+        """Is there a lattice for steps with this much noise? Flushes before it changes the lattice."""
         if self._cell is None or not FEWEST_CELLS <= noise / self._cell <= MOST_CELLS:
             largest = self._largest
             self.flush()
             self._largest = _largest_weight(self.parameter) if largest is None else largest
             self._cell = cell_for(noise, self._largest, self.parameter.dtype)
             if self._cell is None:
-                self._refuse_or_rest(noise)
+                self._refuse_or_skip(noise)
                 return False
         self._begun = True
         return True
 
-    def _refuse_or_rest(self, noise: float) -> None:
+    def _refuse_or_skip(self, noise: float) -> None:
         reason = (
             f"table {self.name!r}: lazy noise of {noise:.3g} a step (learning rate times the gradient's noise) "
             f"is too fine for {self.parameter.dtype} weights as large as {self._largest:.3g}: rounding would "
@@ -162,7 +162,7 @@ class LazyTable:
             warnings.warn(f"{reason}. Until then the table stays as it is", stacklevel=2)
 
     def _write(self, rows: I64, change: F64) -> None:
-        """Add ``change`` to distinct rows, round them to the lattice and mark them as paid."""
+        """Add ``change`` to distinct rows, round them to the lattice and mark them as up to date."""
         assert self._cell is not None
         self._largest = None
         words = self._stream.uint64((change.size + 1) // 2).view(np.uint32)[: change.size]
@@ -179,9 +179,9 @@ def cell_for(noise: float, largest: float, dtype: torch.dtype) -> float | None:
     """
     if not math.isfinite(largest):
         raise ValueError("lazy noise: a table has weights that are not finite")
-    wanted = _power_of_two_below(noise / AIM)
+    preferred = _power_of_two_below(noise / AIM)
     allowed = _power_of_two_below(2.0 * largest / _exact_integers(dtype)) * 2.0 if largest else 0.0
-    cell = max(wanted, allowed, torch.finfo(dtype).smallest_normal)
+    cell = max(preferred, allowed, torch.finfo(dtype).smallest_normal)
     return cell if noise / cell >= FEWEST_CELLS else None
 
 
@@ -190,7 +190,7 @@ def _power_of_two_below(value: float) -> float:
 
 
 def _exact_integers(dtype: torch.dtype) -> float:
-    """Up to which size every integer is a number of this type."""
+    """Every integer up to this size is a number of this type."""
     return 2.0 / torch.finfo(dtype).eps
 
 
@@ -227,7 +227,7 @@ def _add_to_rows(table: NDArray[Any], rows: I64, change: F64, rounding: Rounding
 def _add_on_lattice(
     table: NDArray[Any], rows: I64, change: F64, words: NDArray[np.uint32], cell: float, most: float
 ) -> None:
-    """Each coordinate to the lattice point below or above it, so that its mean stays where it was."""
+    """Round each coordinate at random to the lattice point below or above, without bias."""
     per_cell = 1.0 / cell  # exact: the cell is a power of two
     for n in range(rows.size):
         row, change_of_row, words_of_row = table[rows[n]], change[n], words[n]

@@ -27,29 +27,29 @@ from sparsedp.training.empty_batch import empty_batch
 
 
 class BatchReceiver(Protocol):
-    """Who is told what a loader hands out (see ``BatchOwner``)."""
+    """Is told what a loader hands out (see ``BatchOwner``)."""
 
     def begin_epoch(self) -> None:
         """A new iterator begins."""
 
     def end_epoch(self) -> None:
-        """An iterator is at its end."""
+        """An iterator has ended."""
 
     def hand_out(
         self, contents: Any, examples: int | None, *, first: bool, last: bool, batch: Sequence[Any]
     ) -> None:
-        """A piece of a logical batch is about to be given to the user."""
+        """A piece of a logical batch is about to be yielded to the user."""
 
 
 class PoissonLoader:
     """Batches for DP training from any map-style dataset.
 
     Batch number t holds each of the n examples independently with probability ``sampling_rate``, drawn by
-    geometric gaps from sub-stream t of ``stream``: O(batch) work however large the dataset, and a position
-    that is one number to save. A number is used once: the position moves on when a batch is handed out. Empty
-    batches have the form of others and hold no example. With ``physical_batch_size`` a logical batch arrives in
+    geometric gaps from sub-stream t of ``stream``: O(batch) work for any dataset size, and the loader's position
+    is one number. A number is used once: the position advances when a batch is handed out. Empty batches have
+    the structure of the others and hold no example. With ``physical_batch_size`` a logical batch arrives in
     pieces of at most that many examples; with ``whole_batches`` all its pieces are fetched before the first is
-    handed out. The ``owner`` is told of every piece; a new iterator ends the one before it.
+    handed out. The ``owner`` is told of every piece; a new iterator ends the previous one.
     """
 
     def __init__(
@@ -92,26 +92,26 @@ class PoissonLoader:
     def __iter__(self) -> Iterator[Any]:
         """The rest of the epoch in which ``position`` lies."""
         self._iterators += 1
-        own = self._iterators
+        iterator = self._iterators
         if self._on_start is not None:
             self._on_start()
         if self._owner is not None:
             self._owner.begin_epoch()
         for batch in self._batches():
             for number, (piece, contents) in enumerate(batch):
-                if own != self._iterators:
+                if iterator != self._iterators:
                     raise RuntimeError(
                         "data_loader: a newer iterator is in use; a loader has one iterator at a time"
                     )
                 if piece.first:
                     self.position = piece.step + 1
                 if self._owner is not None:
-                    pieces = [each for _, each in batch[number:]] if self.whole_batches else ()
+                    pieces = [rest for _, rest in batch[number:]] if self.whole_batches else ()
                     self._owner.hand_out(
                         contents, piece.indices.size, first=piece.first, last=piece.last, batch=pieces
                     )
                 yield contents
-        if self._owner is not None and own == self._iterators:
+        if self._owner is not None and iterator == self._iterators:
             self._owner.end_epoch()
 
     def _batches(self) -> Iterator[list[tuple[_Piece, Any]]]:
@@ -137,15 +137,15 @@ class PoissonLoader:
         if not self._options["num_workers"]:
             yield from ((piece, self._fetch[piece.indices]) for piece in pieces)
             return
-        asked: deque[_Piece] = deque()
+        requested: deque[_Piece] = deque()
 
         def indices() -> Iterator[NDArray[np.int64]]:
             for piece in pieces:
-                asked.append(piece)
+                requested.append(piece)
                 yield piece.indices
 
         for contents in DataLoader(self._fetch, sampler=indices(), batch_size=None, **self._options):
-            yield asked.popleft(), contents
+            yield requested.popleft(), contents
 
 
 class _Piece(NamedTuple):
@@ -156,10 +156,10 @@ class _Piece(NamedTuple):
 
 
 class FixedLoader:
-    """The user's own batches, one a step; the ``owner`` is told of each.
+    """The user's batches, one per step; the ``owner`` is told of each.
 
-    How many examples a batch holds is known from the loader's batch sampler, which must not give one twice in a
-    batch; of other iterables, from the size that the tensors of a batch share along dimension 0.
+    The number of examples in a batch comes from the loader's batch sampler, which must not repeat an example in
+    a batch; for other iterables, from the size that the tensors of a batch share along dimension 0.
     """
 
     def __init__(self, loader: Any, owner: BatchReceiver, on_start: Callable[[], None]) -> None:
@@ -220,7 +220,7 @@ def _known_size(batch: Any) -> int:
     examples = examples_in(batch)
     if examples is None:
         raise ValueError(
-            "data_loader: how many examples a batch holds is not plain, since its tensors do not share one size along "
+            "data_loader: the number of examples in a batch is unclear, since its tensors do not share one size along "
             "dimension 0; use a DataLoader over a map-style dataset, or put the examples first in every tensor"
         )
     return examples
@@ -233,7 +233,7 @@ def examples_in(batch: Any) -> int | None:
 
 
 def array_leaves(batch: Any) -> list[Any]:
-    """The tensors and arrays of a batch, whatever holds them."""
+    """The tensors and arrays of a batch, from nested mappings, sequences and dataclasses."""
     if isinstance(batch, torch.Tensor | np.ndarray):
         return [batch]
     if isinstance(batch, Mapping):
@@ -268,7 +268,7 @@ class _Fetch(torch.utils.data.Dataset[Any]):
 
 
 def _collates_itself(loader: DataLoader[Any]) -> str | None:
-    """Datasets that give whole batches at once: tensors, and those that declare ``collates = True``."""
+    """How a dataset returns whole batches: "tensors", "itself" if it declares ``collates = True``, else None."""
     if getattr(loader.dataset, "collates", False):
         return "itself"
     plain = type(loader.dataset) is TensorDataset and loader.collate_fn is default_collate
@@ -276,21 +276,21 @@ def _collates_itself(loader: DataLoader[Any]) -> str | None:
 
 
 def steps_per_epoch(sampling_rate: float) -> int:
-    """How many Poisson batches the loader hands out in one pass: 1 / rate, the last one begun counted whole."""
+    """How many Poisson batches the loader hands out in one pass: 1 / rate, rounded up."""
     return max(1, math.ceil(1.0 / sampling_rate - 1e-6))
 
 
 def steps_in(epochs: float, steps_per_epoch: int) -> int:
-    """How many steps so many passes over a loader take; of a part of a pass, the last one begun is whole.
+    """How many steps ``epochs`` passes over a loader take, rounded up.
 
-    Passes are what a training loop makes, so this is never less than the loop will ask for: ``epochs`` times
-    1 / rate can be, where 1 / rate is no whole number.
+    It counts the loader's batches, so a training loop never takes more steps; ``epochs / rate`` could be too few
+    where 1 / rate is not an integer.
     """
     return max(1, math.ceil(epochs * steps_per_epoch - 1e-6))
 
 
 def check_loader(loader: Any) -> None:
-    """Refuse what cannot be sampled by Poisson, with advice."""
+    """Refuse a loader that cannot be Poisson sampled, with advice."""
     if not isinstance(loader, DataLoader):
         raise ValueError(f"data_loader must be a torch DataLoader, got {type(loader).__name__}")
     if isinstance(loader.dataset, IterableDataset):
@@ -307,7 +307,7 @@ def check_loader(loader: Any) -> None:
         if not isinstance(sampler, kinds):
             raise ValueError(
                 f"data_loader samples with {type(sampler).__name__}, which is not Poisson sampling; "
-                "give a loader without a sampler of its own, or poisson=False"
+                "give a loader without a custom sampler, or poisson=False"
             )
 
 
@@ -324,13 +324,13 @@ def check_once(loader: Any) -> None:
 
 
 def each_once(loader: Any) -> Iterator[Any]:
-    """The batches of one pass over a loader; an example that its sampler gives a second time is refused.
+    """The batches of one pass over a loader; an example that its sampler repeats is refused.
 
-    Of a stream or another iterable it cannot be seen which example is which.
+    A stream or another iterable cannot be checked: its examples have no index.
     """
     check_once(loader)
-    seen_through = isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset)
-    if not seen_through or _gives_each_once(loader):
+    has_indices = isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset)
+    if not has_indices or _gives_each_once(loader):
         yield from loader
         return
     batched = loader.batch_sampler is not None
@@ -339,12 +339,12 @@ def each_once(loader: Any) -> Iterator[Any]:
     def indices() -> Iterator[Any]:
         for chosen in loader.batch_sampler if batched else loader.sampler:
             chosen = list(chosen) if batched else chosen
-            own = np.atleast_1d(chosen).tolist()
-            if len(set(own)) != len(own) or not seen.isdisjoint(own):
+            ids = np.atleast_1d(chosen).tolist()
+            if len(set(ids)) != len(ids) or not seen.isdisjoint(ids):
                 raise ValueError(
                     "data_loader: its sampler gave an example twice in one pass; give a loader that holds each once"
                 )
-            seen.update(own)
+            seen.update(ids)
             yield chosen
 
     source = {"batch_sampler": indices()} if batched else {"sampler": indices(), "batch_size": None}
@@ -353,7 +353,7 @@ def each_once(loader: Any) -> Iterator[Any]:
 
 
 def _gives_each_once(loader: DataLoader[Any]) -> bool:
-    """Torch's own samplers need no record of what they gave."""
+    """Torch's samplers without replacement need no record of the indices they gave."""
     if type(loader.batch_sampler) is not BatchSampler:
         return False
     sampler = loader.batch_sampler.sampler

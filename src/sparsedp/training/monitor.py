@@ -1,4 +1,4 @@
-"""Numbers people look at while training: only what the mechanisms released."""
+"""Numbers to watch during training: only what the mechanisms released."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from sparsedp.training.optimizer import LastStep
 class EpsilonMeter:
     """Epsilon so far, cheap enough for every step.
 
-    Guarantee: never below what ``engine.statement`` would say at that moment. It reads the same account:
-    with a ledger everything on it, also what crashed runs and other runs have entered. The accountant is
-    asked at few step counts only (each about an eighth above the last, up to the run's plan); between them
-    the next higher one stands. Proof: epsilon does not fall when events are added, and what the accountant
-    says of an account is above the truth by at most its tolerance, which is added where it looked ahead.
+    Guarantee: never below what ``engine.statement`` would say at that moment. It reads the same account: with
+    a ledger everything on it, including crashed and other runs. The accountant runs at few step counts only
+    (each about an eighth above the last, up to the planned steps); in between, the value at the next higher
+    count is returned. Proof: epsilon does not fall when events are added, and the accountant's result exceeds
+    the truth by at most its tolerance, which is added where it looked ahead.
     """
 
     def __init__(self, engine: PrivacyEngine, delta: float) -> None:
@@ -38,22 +38,22 @@ class EpsilonMeter:
             events[key := event_key(event)] = event
             counts[key] += count
         if any(count > self._covered.get(key, 0) for key, count in counts.items()):
-            to_come = self._steps_to_come()
-            ahead = {key: int(min(count * 1.125, count + to_come)) for key, count in counts.items()}
+            remaining = self._remaining_steps()
+            ahead = {key: int(min(count * 1.125, count + remaining)) for key, count in counts.items()}
             reached = epsilon_of([(events[key], count) for key, count in ahead.items()], self._delta)
             self._value = max(self._value, reached if ahead == counts else reached + tolerance(reached))
             self._covered = ahead
         return self._value
 
-    def _steps_to_come(self) -> float:
-        """How many steps the run may still add, as far as it was planned: those that crashes took away are gone."""
+    def _remaining_steps(self) -> float:
+        """How many planned steps the run may still take; steps that were charged and lost in a crash count as taken."""
         session, ledger = self._engine.session, self._engine.ledger
         if session.step_config.planned_steps is None:
             return math.inf
         step = event_key(session.step_config.event(session.selection))
-        own = session.spent() if ledger is None else ledger.own_events()
-        paid = sum(count for event, count in own if event_key(event) == step)
-        return max(session.step_config.planned_steps - paid, 0)
+        spent = session.spent() if ledger is None else ledger.own_events()
+        charged = sum(count for event, count in spent if event_key(event) == step)
+        return max(session.step_config.planned_steps - charged, 0)
 
 
 class TensorBoardMonitor:

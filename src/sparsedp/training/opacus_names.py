@@ -1,4 +1,4 @@
-"""Opacus's spellings, accepted where they mean the same, so that a script ports by changing its import."""
+"""Opacus's names, accepted where they mean the same, so that a script ports by changing its import."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def _check_mode(mode: str) -> None:
 
 
 def secure_by(secure: bool, secure_mode: bool | None, seed: int | None) -> bool:
-    """``secure_mode=False`` asks for less than is given, so only ``True`` beside a seed is refused."""
+    """``secure_mode=False`` requests less than the default, so only ``True`` with a seed is refused."""
     if secure_mode and seed is not None:
         raise ValueError("secure_mode=True and seed exclude each other: a seeded run is not private")
     return secure
 
 
 class EpsilonReader:
-    """What ``engine.accountant`` gives: ``get_epsilon``."""
+    """What ``engine.accountant`` returns: it has ``get_epsilon``."""
 
     def __init__(self, engine: PrivacyEngine) -> None:
         self._engine = engine

@@ -54,11 +54,10 @@ class Diagnostics:
 class PrivateOptimizer(Optimizer):
     """One or several torch optimisers whose ``step`` first makes the gradient private.
 
-    ``step`` takes the logical batch from its owner, spends the step in the ledger and counts it, computes the
-    private gradient, leaves it on
-    ``.grad`` (dense parameters dense, tables as coalesced sparse tensors, always-on tables dense unless
-    their optimiser wants them sparse) and lets the wrapped optimisers update. Schedulers, parameter groups,
-    gradient hooks and step hooks see what they would see in torch.
+    ``step`` takes the logical batch from its owner, charges the step to the ledger and counts it, computes the
+    private gradient, stores it on ``.grad`` (dense parameters dense, tables as coalesced sparse tensors,
+    always-on tables dense unless their optimiser requires sparse) and lets the wrapped optimisers update.
+    Schedulers, parameter groups, gradient hooks and step hooks work as in torch.
     """
 
     def __init__(
@@ -74,10 +73,10 @@ class PrivateOptimizer(Optimizer):
     ) -> None:
         self.optimizers = list(optimizers)
         self.last_step: LastStep | None = None
-        self._examined: PrivateStep | None = None
+        self._last_private_step: PrivateStep | None = None
         self.callbacks: list[Callable[[LastStep], None]] = []
         self.steps_taken = 0
-        """Steps that are paid for; the last of them may still be under way."""
+        """Steps that were charged; the last of them may still be running."""
         self._capture = capture
         self._rule = rule
         self._source = source
@@ -85,9 +84,9 @@ class PrivateOptimizer(Optimizer):
         self._owner = owner
         self._lazy = lazy
         self._current: tuple[int, PrivateStep] | None = None
-        self._sources: IdSources | str | None = None
-        self._held = [parameter for group in self.param_groups for parameter in group["params"]]
-        self._wants_sparse = _parameters_of(optimizers, torch.optim.SparseAdam)
+        self._id_sources: IdSources | str | None = None
+        self._parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+        self._requires_sparse = _parameters_of(optimizers, torch.optim.SparseAdam)
         self._is_updating = False
         self._handles = [optimizer.register_step_pre_hook(self._refuse_bare_step) for optimizer in optimizers]
         # torch's schedulers and hooks look for these on the optimiser they are given.
@@ -96,20 +95,20 @@ class PrivateOptimizer(Optimizer):
 
     @property
     def diagnostics(self) -> Diagnostics | None:
-        """NOT PRIVATE: what the last step looked like from inside."""
-        if self._examined is None:
+        """NOT PRIVATE: batch size, clipping and non-finite gradients of the last step."""
+        if self._last_private_step is None:
             return None
-        factors = np.concatenate([np.empty(0), *self._examined.clip_factors])
+        factors = np.concatenate([np.empty(0), *self._last_private_step.clip_factors])
         return Diagnostics(
             batch_size=factors.size,
             clipped_fraction=float(np.mean(factors < 1.0)) if factors.size else 0.0,
-            non_finite_examples=sum(int((~finite).sum()) for finite in self._examined.finite),
+            non_finite_examples=sum(int((~finite).sum()) for finite in self._last_private_step.finite),
         )
 
     @property
     def is_mid_batch(self) -> bool:
-        """Pieces of the logical batch in hand are still to come: ``step`` has not updated anything yet."""
-        return self._owner.in_hand
+        """More pieces of the current logical batch will follow: ``step`` has not updated anything yet."""
+        return self._owner.has_batch
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
@@ -135,7 +134,7 @@ class PrivateOptimizer(Optimizer):
         raise RuntimeError("add_param_group: give the optimiser all its parameters before make_private")
 
     def state_dict(self) -> dict[str, Any]:
-        """The wrapped optimiser's own (of several: a list under ``optimizers``)."""
+        """The wrapped optimiser's state dict (of several: a list under ``optimizers``)."""
         if len(self.optimizers) == 1:
             return self.optimizers[0].state_dict()
         return {"optimizers": [optimizer.state_dict() for optimizer in self.optimizers]}
@@ -153,14 +152,14 @@ class PrivateOptimizer(Optimizer):
         )
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget gradients, and the backward passes that no ``step`` has taken up."""
+        """Clear gradients, and discard the backward passes that no ``step`` has used."""
         self._owner.discard_passes()
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take one private step. Before the last piece of a logical batch it only takes the piece in."""
+        """Take one private step. Before the last piece of a logical batch it only accumulates the piece."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -168,8 +167,8 @@ class PrivateOptimizer(Optimizer):
         self._check_parameters()
         try:
             rule = self._rule()
-            step = self._take_in(self._owner.take(), rule)
-            if not self._owner.is_whole:
+            step = self._accumulate(self._owner.take(), rule)
+            if not self._owner.is_complete:
                 return loss
         except BaseException:
             self._owner.finish()
@@ -180,33 +179,33 @@ class PrivateOptimizer(Optimizer):
         self._report(step, rule, gradient)
         return loss
 
-    def _take_in(self, pieces: Sequence[Piece], rule: Rule) -> PrivateStep:
-        """The step of the batch in hand, with these pieces added to it."""
+    def _accumulate(self, pieces: Sequence[Piece], rule: Rule) -> PrivateStep:
+        """The step of the current batch, with these pieces added to it."""
         if self._current is None or self._current[0] != self._owner.batch:
             step = PrivateStep(
                 rule, self._capture.dense, self._source, self._charge_step, lazy=self._lazy is not None
             )
             self._current = (self._owner.batch, step)
         step = self._current[1]
-        if not step.has_selected and not self._owner.is_whole:
+        if not step.has_selected and not self._owner.is_complete:
             self._select_early(step, pieces, rule)
         for contents, captured in pieces:
             if captured is not None:
-                if step.has_selected and isinstance(self._sources, IdSources):
-                    self._sources.check(captured, contents)
+                if step.has_selected and isinstance(self._id_sources, IdSources):
+                    self._id_sources.check(captured, contents)
                 step.add(captured)
         return step
 
     def _select_early(self, step: PrivateStep, pieces: Sequence[Piece], rule: Rule) -> None:
-        """Choose the rows before all pieces have come, where the rule can: pieces are then not kept."""
+        """Choose the rows before all pieces have arrived, where the rule can: no piece is then stored."""
         if rule.looks_at == "nothing":
             step.select_unseen()
         elif rule.looks_at == "ids":
-            if self._sources is None:
-                self._sources = self._learn_sources(pieces, rule)
-            if isinstance(self._sources, IdSources):
+            if self._id_sources is None:
+                self._id_sources = self._learn_sources(pieces, rule)
+            if isinstance(self._id_sources, IdSources):
                 contents = [*(piece.contents for piece in pieces[:-1]), *self._owner.contents]
-                ids = self._sources.batch(contents, rule.space)
+                ids = self._id_sources.batch(contents, rule.space)
                 if ids is not None:
                     step.select_by_ids(ids)
 
@@ -219,13 +218,13 @@ class PrivateOptimizer(Optimizer):
         if isinstance(sources, str):
             warnings.warn(
                 f"physical_batch_size: the ids of table {sources!r} are not a tensor of the batch as the loader gave "
-                "it, so the layer inputs of all pieces of a batch are kept until its last one",
+                "it, so the layer inputs of all pieces of a batch are stored until its last one",
                 stacklevel=4,
             )
         return sources
 
     def _charge_step(self) -> None:
-        """Pay for the step and count it, before its noise is drawn: nothing that happens later takes it back."""
+        """Charge and count the step before its noise is drawn: a later failure does not refund it."""
         self._charge()
         self.steps_taken += 1
 
@@ -250,39 +249,41 @@ class PrivateOptimizer(Optimizer):
             )
 
     def release(self) -> None:
-        """Give the wrapped optimisers back: they may step by themselves again."""
+        """Detach from the wrapped optimisers: they may step by themselves again."""
         for handle in self._handles:
             handle.remove()
 
     def _check_parameters(self) -> None:
         held = [parameter for group in self.param_groups for parameter in group["params"]]
-        if len(held) != len(self._held) or any(a is not b for a, b in zip(held, self._held, strict=True)):
+        if len(held) != len(self._parameters) or any(
+            a is not b for a, b in zip(held, self._parameters, strict=True)
+        ):
             raise RuntimeError(
                 "optimizer: its parameters changed after make_private; give it all of them before make_private"
             )
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        # torch.amp.GradScaler asks for this before it steps.
+        # torch.amp.GradScaler reads this before it steps.
         raise RuntimeError(
             "GradScaler scales the loss by a factor that depends on the data, and skips steps by it; train in "
             "float32, or in bfloat16 autocast without a GradScaler"
         )
 
     def assign(self, gradient: StepGradient) -> None:
-        """Put the private gradient where torch's optimisers look for it, and leave them no other.
+        """Set ``.grad`` to the private gradient, and to None on every other parameter of the optimisers.
 
         A pass in evaluation mode or before ``make_private`` leaves gradients without noise, also on parameters that
-        were frozen later or that get none here.
+        were frozen later or that have no gradient here.
         """
-        for parameter in self._held:
+        for parameter in self._parameters:
             parameter.grad = None
         for name, values in gradient.dense.items():
             _set_grad(self._capture.dense[name], values)
         for name, rows in gradient.tables.items():
             table = self._capture.tables[name]
             parameter = table.parameter
-            if isinstance(rows, Tensor) and parameter in self._wants_sparse:
+            if isinstance(rows, Tensor) and parameter in self._requires_sparse:
                 rows = RowGradient(torch.arange(table.rows), rows)
             _set_grad(parameter, rows if isinstance(rows, Tensor) else rows.to_sparse(table.rows))
 
@@ -295,13 +296,13 @@ class PrivateOptimizer(Optimizer):
             table_coordinates=rule.space.coordinates,
             rows_per_table=gradient.rows_per_table,
         )
-        self._examined = step
+        self._last_private_step = step
         for callback in self.callbacks:
             callback(self.last_step)
 
 
 def _set_grad(parameter: nn.Parameter, values: Tensor) -> None:
-    """Assign, and run the gradient hooks that the user registered on the parameter, as backward would."""
+    """Assign, and run the parameter's gradient hooks as backward would."""
     if values.dtype != parameter.dtype:
         values = values.to(parameter.dtype)
     for hook in (parameter._backward_hooks or {}).values():
@@ -309,7 +310,7 @@ def _set_grad(parameter: nn.Parameter, values: Tensor) -> None:
         values = values if replaced is None else replaced
     parameter.grad = values
     for after in (parameter._post_accumulate_grad_hooks or {}).values():
-        if not isinstance(getattr(after, "__self__", None), Capture):  # which listens for stray gradients
+        if not isinstance(getattr(after, "__self__", None), Capture):  # its hook refuses unclipped gradients
             after(parameter)
 
 
@@ -329,7 +330,7 @@ SPARSE_CAPABLE = (torch.optim.SGD, torch.optim.Adagrad, torch.optim.SparseAdam)
 def check_optimizers(
     optimizers: Sequence[Optimizer], module: nn.Module, capture: Capture, selectable: Sequence[str]
 ) -> None:
-    """Refuse an optimiser that cannot take what it would get, before the first step."""
+    """Refuse an optimiser that cannot apply the gradients it would get, before the first step."""
     known = set(module.parameters())
     owner = {
         parameter: optimizer
@@ -343,10 +344,10 @@ def check_optimizers(
                 "optimizer LBFGS evaluates its closure several times a step, and a private step has one gradient; "
                 "use SGD, Adagrad or Adam"
             )
-    foreign = sum(parameter not in known for parameter in owner)
-    if foreign:
+    unknown = sum(parameter not in known for parameter in owner)
+    if unknown:
         raise ValueError(
-            f"optimizer holds {foreign} parameters that are not of the module: they would be trained on gradients "
+            f"optimizer holds {unknown} parameters that are not of the module: they would be trained on gradients "
             "without noise; put them into the module, or give them an optimiser of their own outside make_private"
         )
     trained = {**capture.dense, **{name: table.parameter for name, table in capture.tables.items()}}

@@ -10,7 +10,7 @@ from sparsedp.training.optimizer import PrivateOptimizer
 
 
 class Private(NamedTuple):
-    """The same module (now watched), the private optimiser, and the Poisson loader."""
+    """The same module (now with hooks), the private optimiser, and the Poisson loader."""
 
     module: nn.Module
     optimizer: PrivateOptimizer

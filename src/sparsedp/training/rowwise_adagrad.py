@@ -1,4 +1,4 @@
-"""Adagrad with one accumulator a row: the recommender's optimiser for tables."""
+"""Adagrad with one accumulator per row, as recommenders use for embedding tables."""
 
 from __future__ import annotations
 

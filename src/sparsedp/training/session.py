@@ -1,4 +1,4 @@
-"""One model in training: what the engine wires together."""
+"""One model in training: the parts that the engine connects."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from sparsedp.training.step_config import StepConfig
 
 
 class TrainingSession:
-    """A module with its capture, private optimiser, loader and selection, and this run's own account."""
+    """A module with its capture, private optimiser, loader, selection and the events of this run."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class TrainingSession:
     ) -> None:
         self.module, self.capture, self.step_config, self.selection = module, capture, step_config, selection
         self.stated = selection
-        """The selection as the user gave it, its one-off choices not made."""
+        """The selection as the user gave it, before its one-off choices."""
         self._source = source
         self._ledger = ledger
         self._cap = step_config.cap()
@@ -65,23 +65,10 @@ class TrainingSession:
         owner = BatchOwner(capture)
         if lazy:
             self.lazy = LazyNoise(capture, optimizers, source)
-        self.loader: PoissonLoader | None = None
-        if step_config.poisson:
-            self.loader = PoissonLoader(
-                data_loader,
-                sampling_rate=step_config.sampling_rate,
-                stream=source.sampling.fork(0),
-                physical_batch_size=physical_batch_size,
-                owner=owner,
-                on_start=self._start,
-            )
-        elif physical_batch_size is not None:
-            raise ValueError(
-                "physical_batch_size: needs poisson=True; with poisson=False a batch is one piece"
-            )
+        self.loader = self._poisson_loader(data_loader, owner, physical_batch_size)
         self._warn_of_kept_pieces(physical_batch_size)
         self.data_loader = self.loader or FixedLoader(data_loader, owner, self._start)
-        """What is handed to the user."""
+        """What the user iterates over."""
         self.optimizer = PrivateOptimizer(
             optimizers,
             capture=capture,
@@ -96,17 +83,35 @@ class TrainingSession:
         if self.lazy is not None:
             self.lazy.attach()
 
+    def _poisson_loader(
+        self, data_loader: Any, owner: BatchOwner, physical_batch_size: int | None
+    ) -> PoissonLoader | None:
+        if self.step_config.poisson:
+            return PoissonLoader(
+                data_loader,
+                sampling_rate=self.step_config.sampling_rate,
+                stream=self._source.sampling.fork(0),
+                physical_batch_size=physical_batch_size,
+                owner=owner,
+                on_start=self._start,
+            )
+        if physical_batch_size is not None:
+            raise ValueError(
+                "physical_batch_size: needs poisson=True; with poisson=False a batch is one piece"
+            )
+        return None
+
     @property
     def shapes(self) -> list[TableShape]:
         """The model's tables."""
         return [TableShape(t.name, t.rows, t.dim) for t in self.capture.tables.values()]
 
     def without_pending_noise(self) -> AbstractContextManager[None]:
-        """Read parameters without their pending noise, for a checkpoint that keeps both apart."""
+        """Read parameters without their pending noise, for a checkpoint that saves the two separately."""
         return nullcontext() if self.lazy is None else self.lazy.without_pending_noise()
 
     def end(self) -> None:
-        """Give the module back as it was, lazy noise paid; no step can follow."""
+        """Apply pending noise and restore the module; no step can follow."""
         self._ended = True
         if self.lazy is not None:
             self.lazy.detach()
@@ -147,11 +152,11 @@ class TrainingSession:
 
     @property
     def is_selection_final(self) -> bool:
-        """Are the one-off choices made?"""
+        """Have the one-off choices been made?"""
         return self._rule is not None
 
     def choose_once(self) -> None:
-        """Make the one-off choices, and pay for them, unless they are made."""
+        """Make the one-off choices and charge for them, unless that was done."""
         if self._rule is None:
             with torch.enable_grad():
                 self.finalize_selection(
@@ -176,7 +181,7 @@ class TrainingSession:
                 self._ledger.spend(event, cap=self._cap)
 
     def rule(self) -> Rule:
-        """The rule of the step that is about to be taken; refuses it if the model is not what it was."""
+        """The rule of the next step; refuses the step if the model's parameters were replaced."""
         if self._ended:
             raise RuntimeError("step() after engine.detach(): the run has ended; call make_private again")
         if self._rule is None:
@@ -190,11 +195,11 @@ class TrainingSession:
 
     @property
     def space(self) -> RowSpace:
-        """The division of the tables."""
+        """The selectable and always-on tables."""
         return self.selection.partition_tables(self.shapes)
 
     def charge(self) -> None:
-        """Pay for the next step before its noise is drawn, or refuse it."""
+        """Charge the next step before its noise is drawn, or refuse it."""
         if self._ledger is not None:
             if self._step_charger is None:
                 self._step_charger = self._ledger.step_reserver(self._step_event, cap=self._cap)
@@ -203,7 +208,7 @@ class TrainingSession:
             self._cap.require([*self._earlier, *self.spent()], self._step_event)
 
     def spent(self) -> list[tuple[DpEvent, int]]:
-        """This run's own account."""
+        """The events of this run, with their counts."""
         once = [(event, 1) for event in self._spent_once]
         taken = self.optimizer.steps_taken
         return [*once, (self._step_event, taken)] if taken else once

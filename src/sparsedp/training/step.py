@@ -26,7 +26,7 @@ class StepGradient(NamedTuple):
 
     dense: dict[str, Tensor]
     tables: dict[str, RowGradient | Tensor]
-    """Rows for a table in which rows were selected, a whole tensor for one that is always on."""
+    """Selected rows for a selectable table, a dense tensor for one that is always on."""
     rows_per_table: dict[str, int]
     """Embedding rows that got noise, or have it pending."""
     gradient_size: int
@@ -35,18 +35,18 @@ class StepGradient(NamedTuple):
 
 
 class PrivateStep:
-    """Algorithm 1 of the FEST paper on one logical batch, whichever pieces it comes in.
+    """Algorithm 1 of the FEST paper on one logical batch, which may arrive in pieces.
 
     Guarantee: that of the rule's selection; given the selected rows, the sum of the masked and jointly clipped
-    gradients moves by at most ``rule.sensitivity`` when an example comes or goes, and every coordinate of it
-    gets Gaussian noise of ``rule.gradient_noise_multiplier`` times that. Sums are taken in float64, rounded to a public
-    lattice, and the noise is an integer number of lattice cells, added last (``release_on_lattice``); what
-    is divided by the public ``rule.expected_batch_size`` is the noised sum. ``charge`` is called once, before anything private
-    meets noise.
+    gradients moves by at most ``rule.sensitivity`` when an example is added or removed, and every coordinate of
+    it gets Gaussian noise of ``rule.gradient_noise_multiplier`` times that. Sums are taken in float64, rounded to
+    a public lattice, and the noise is an integer number of lattice cells, added last (``release_on_lattice``);
+    the noised sum is divided by the public ``rule.expected_batch_size``. ``charge`` is called once, before any
+    noise is drawn.
 
-    A rule that looks at no gradients lets each piece be summed and forgotten as it comes. Otherwise the
-    pieces are kept until the batch is whole. With ``lazy`` only touched rows get noise here; the caller takes
-    upon itself that all other rows get theirs before anybody looks (see ``LazyNoise``).
+    If the rule looks at no gradients, each piece is summed and freed as it arrives. Otherwise the pieces are
+    stored until the batch is complete. With ``lazy`` only touched rows get noise here; the caller must add the
+    noise of all other rows before they are read (see ``LazyNoise``).
     """
 
     def __init__(
@@ -64,43 +64,43 @@ class PrivateStep:
         self._charge = charge
         self._is_charged = False
         self._lazy = lazy
-        self._kept: list[Captured] = []
+        self._stored_pieces: list[Captured] = []
         self._sums: StepSums | None = None
         self.clip_factors: list[F64] = []
-        """NOT PRIVATE: what the examples' gradients were multiplied with."""
+        """NOT PRIVATE: what each example's gradient was multiplied by."""
         self.finite: list[NDArray[np.bool_]] = []
         """NOT PRIVATE: which examples had a finite gradient."""
 
     @property
     def has_selected(self) -> bool:
-        """The rows are chosen: pieces are summed as they come."""
+        """The rows are chosen: pieces are summed as they arrive."""
         return self._sums is not None
 
     def select_unseen(self) -> None:
         """Choose the rows without looking at the batch, for a rule that does not."""
-        nobody = LogicalBatch([], self._rule.space)
-        self._use(self._rule.select(ScoredBatch(nobody, self._rule), self._source.selection))
+        no_examples = LogicalBatch([], self._rule.space)
+        self._set_selected(self._rule.select(ScoredBatch(no_examples, self._rule), self._source.selection))
 
     def select_by_ids(self, batch: Batch) -> None:
         """Lines 5 to 8: choose the rows by what the whole batch reads, before its gradients are known."""
         self._charge_once()
-        self._use(self._rule.select(batch, self._source.selection))
+        self._set_selected(self._rule.select(batch, self._source.selection))
 
     def add(self, piece: Captured) -> None:
-        """Sum a piece, or keep it until the rows are chosen."""
+        """Sum a piece, or store it until the rows are chosen."""
         if self._sums is None:
-            self._kept.append(piece)
+            self._stored_pieces.append(piece)
         else:
             self._accumulate(LogicalBatch([piece], self._rule.space))
 
     def release(self) -> StepGradient:
-        """Lines 8 and 9 for what is left, and the noise."""
+        """Lines 8 and 9 for the stored pieces, then the noise."""
         self._charge_once()
         if self._sums is None:
-            batch = LogicalBatch(self._kept, self._rule.space)
-            self._use(self._rule.select(ScoredBatch(batch, self._rule), self._source.selection))
+            batch = LogicalBatch(self._stored_pieces, self._rule.space)
+            self._set_selected(self._rule.select(ScoredBatch(batch, self._rule), self._source.selection))
             self._accumulate(batch)
-            self._kept = []
+            self._stored_pieces = []
         assert self._sums is not None
         return self._sums.release(self._source)
 
@@ -109,7 +109,7 @@ class PrivateStep:
             self._charge()
             self._is_charged = True
 
-    def _use(self, selected: Selected) -> None:
+    def _set_selected(self, selected: Selected) -> None:
         self._selected = selected
         self._sums = StepSums(self._rule, selected, self._dense, lazy=self._lazy)
 
@@ -132,7 +132,7 @@ class PrivateStep:
 class StepSums:
     """The clipped sums of a step in float64: dense parameters and selected rows in one flat buffer.
 
-    Of a table whose rows all get noise only the touched rows have sums.
+    A table whose rows all get noise has sums for its touched rows only.
     """
 
     def __init__(
@@ -170,16 +170,16 @@ class StepSums:
         }
 
     def add(self, batch: LogicalBatch, survivors: I64, weights: F32) -> None:
-        """Add the examples' gradients, each times its weight."""
+        """Add the weighted per-example gradients."""
         in_float32 = batch.size <= self._float32_left
         if in_float32:
             self._float32_left -= batch.size
         dense_weights = weights if in_float32 else weights.astype(np.float64)
         for name, out in self._of_dense.items():
             batch.accumulate_dense(name, out, dense_weights)
-        first_whole = len(self._rule.space.selectable)
+        first_always_on = len(self._rule.space.selectable)
         batch.accumulate_rows(survivors, weights, self._targets)
-        for table_index, rows, sums in batch.row_sums(survivors, weights, first_whole):
+        for table_index, rows, sums in batch.row_sums(survivors, weights, first_always_on):
             self._touched[table_index] = _merged(self._touched[table_index], (rows, sums))
 
     def release(self, source: NoiseSource) -> StepGradient:
@@ -202,15 +202,17 @@ class StepSums:
                 values = noise.release(sums.ravel()).reshape(sums.shape)
             else:
                 values = noise.release_table(table.rows, table.dim, *touched[table_index])
-            values_ = torch.from_numpy(values)
-            tables[table.name] = values_ if rows is None else RowGradient(torch.from_numpy(rows), values_)
+            grad = torch.from_numpy(values)
+            tables[table.name] = grad if rows is None else RowGradient(torch.from_numpy(rows), grad)
         dense = {
             name: torch.from_numpy(flat[self._bounds[n] : self._bounds[n + 1]]).view(parameter.shape)
             for n, (name, parameter) in enumerate(self._dense.items())
         }
-        return self._described(dense, tables)
+        return self._step_gradient(dense, tables)
 
-    def _described(self, dense: dict[str, Tensor], tables: dict[str, RowGradient | Tensor]) -> StepGradient:
+    def _step_gradient(
+        self, dense: dict[str, Tensor], tables: dict[str, RowGradient | Tensor]
+    ) -> StepGradient:
         space = self._rule.space
         row_counts = {
             table.name: table.rows if rows is None else rows.size
@@ -228,7 +230,7 @@ class StepSums:
         )
 
     def _clip_mean(self, touched: Sequence[F64]) -> None:
-        """WIDE's second clipping: the mean gradient, over all that was summed, to ``rule.batch_clip``."""
+        """WIDE's second clipping: the mean gradient, over all sums jointly, to ``rule.batch_clip``."""
         rule = self._rule
         if rule.batch_clip is None:
             return
@@ -245,13 +247,13 @@ class StepSums:
         return self._rule.space.tables[table_index].dim
 
     def _table(self, flat: NDArray[np.floating], table_index: int) -> NDArray[np.floating]:
-        """Table number ``table_index`` in a flat buffer: one row for each selected row."""
+        """The part of a flat buffer that belongs to table ``table_index``: one row per selected row."""
         n = len(self._dense) + table_index
         return flat[self._bounds[n] : self._bounds[n + 1]].reshape(-1, self._dim(table_index))
 
 
 def step_lattice(rule: Rule, coordinates: int) -> float:
-    """The lattice of a step's sums, of public numbers alone (0: there is no noise); refuses noise beyond its range."""
+    """The lattice of a step's sums, from public numbers only (0: no noise); refuses noise beyond its range."""
     std = rule.gradient_noise_multiplier * rule.sensitivity
     if std == 0:
         return 0.0
@@ -259,7 +261,7 @@ def step_lattice(rule: Rule, coordinates: int) -> float:
 
 
 class _Noise:
-    """The Gaussian mechanism on a step's sums, on a lattice that depends on public numbers alone."""
+    """The Gaussian mechanism on a step's sums, on a lattice that depends on public numbers only."""
 
     def __init__(self, rule: Rule, coordinates: int, source: NoiseSource) -> None:
         self._std = rule.gradient_noise_multiplier * rule.sensitivity
@@ -276,7 +278,7 @@ class _Noise:
         return out
 
     def release_table(self, rows: int, dim: int, touched: I64, sums: F64) -> F32:
-        """All rows of a table, of which the ``touched`` ones have ``sums``."""
+        """All rows of a table: ``sums`` plus noise for the ``touched`` ones, noise alone for the others."""
         values = np.zeros((rows, dim), dtype=np.float32)
         if self._std > 0:
             self._fill(values.reshape(-1), None)
@@ -297,32 +299,32 @@ class _Noise:
 
 
 def _merged(first: tuple[I64, F64], second: tuple[I64, F64]) -> tuple[I64, F64]:
-    """The rows of both, each once, with their sums."""
+    """The union of both row sets, with summed values."""
     if not first[0].size:
         return second
     rows = np.union1d(first[0], second[0])
     sums = np.zeros((rows.size, first[1].shape[1]))
-    for own, each in (first, second):
-        sums[np.searchsorted(rows, own)] += each
+    for part_rows, part_sums in (first, second):
+        sums[np.searchsorted(rows, part_rows)] += part_sums
     return rows, sums
 
 
 def _coordinate_masks(
     space: RowSpace, selected: Selected, rows: list[I64 | None]
 ) -> dict[int, tuple[I64, F32]]:
-    """Where single coordinates were selected: per table its rows and which of their coordinates count."""
+    """Where single coordinates were selected: per table the rows and a 0/1 mask of their coordinates."""
     if selected.coordinates is None:
         return {}
     cuts = np.searchsorted(selected.coordinates, space.coordinate_offsets)
     masks = {}
     for table_index, table in enumerate(space.selectable):
-        own = rows[table_index]
-        assert own is not None
+        table_rows = rows[table_index]
+        assert table_rows is not None
         local = (
             selected.coordinates[cuts[table_index] : cuts[table_index + 1]]
             - space.coordinate_offsets[table_index]
         )
-        mask = np.zeros((own.size, table.dim), dtype=np.float32)
-        mask[np.searchsorted(own, local // table.dim), local % table.dim] = 1.0
-        masks[table_index] = (own, mask)
+        mask = np.zeros((table_rows.size, table.dim), dtype=np.float32)
+        mask[np.searchsorted(table_rows, local // table.dim), local % table.dim] = 1.0
+        masks[table_index] = (table_rows, mask)
     return masks

@@ -1,4 +1,4 @@
-"""The public constants of a run: what is sampled, clipped, divided by and noised."""
+"""The public constants of a run: sampling, clipping, divisor and noise."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class StepConfig:
     max_grad_norm: float
     expected_batch_size: float
     sampling_rate: float
-    """1 where batches are the user's own."""
+    """1 where the user forms the batches."""
     poisson: bool
     steps_per_epoch: int | None
     target_epsilon: float | None = None
-    """A cap on what the run spends at ``target_delta``; None where the noise was given instead."""
+    """A cap on what the run spends at ``target_delta``; None where the noise multiplier was set instead."""
     target_delta: float | None = None
     planned_steps: int | None = None
     """How many steps the noise was calibrated for."""
@@ -46,7 +46,7 @@ class StepConfig:
 
 
 def sampling_of(data_loader: Any, expected_batch_size: float | None, poisson: bool) -> Sampling:
-    """The sampling of a loader; refuses what cannot be sampled as asked."""
+    """The sampling of a loader; refuses a loader that cannot be sampled so."""
     if not poisson:
         batch = expected_batch_size or getattr(data_loader, "batch_size", None)
         if batch is None:
@@ -72,7 +72,7 @@ def _length(data_loader: Any) -> int | None:
 
 
 def total_steps(epochs: float | None, steps: int | None, sampling: Sampling) -> int:
-    """The steps of a run, from epochs or as given."""
+    """The steps of a run, from ``epochs`` or ``steps``."""
     if (epochs is None) == (steps is None):
         raise ValueError("epochs or steps: give one of them")
     if epochs is not None:

@@ -23,7 +23,7 @@ def total(state):
 def test_reservations_count_until_their_writer_settles():
     assert total(book_of(RUN, EVENT, RESERVE)) == 8
     settled = book_of(RUN, EVENT, RESERVE, SETTLE)
-    assert (total(settled), settled.unsettled) == (5, 0)
+    assert (total(settled), settled.reserved_steps) == (5, 0)
 
 
 @pytest.mark.parametrize(

@@ -56,8 +56,8 @@ def test_settlement_says_what_was_taken_and_what_was_not():
     for _ in range(6):
         step()
     assert (step.taken, step.unused) == (6, 2)
-    assert step.give_back()
-    assert not step.give_back()
+    assert step.return_unused()
+    assert not step.return_unused()
     step()
     assert (step.taken, step.unused) == (7, 3)
     step.close()

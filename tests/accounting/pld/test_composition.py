@@ -37,7 +37,7 @@ from sparsedp.accounting.pld.one_sided import OneSidedPld
 
 def ours(events, delta):
     answer = epsilon_answer(events, delta)
-    assert answer.settled
+    assert answer.converged
     return answer.epsilon
 
 
@@ -163,7 +163,7 @@ def test_the_rounding_of_a_trillion_steps_is_allowed_for(mu):
     steps = [(MixtureOfGaussiansDpEvent(1e6 / mu, (1.0,), (1.0,)), 10**12)]
     answer = epsilon_answer(steps, 1e-6)
     assert exact <= answer.epsilon <= 8 * exact
-    assert not answer.settled
+    assert not answer.converged
     assert delta_bound(steps, exact) >= 1e-6
 
 
@@ -174,7 +174,7 @@ def test_what_the_rounding_may_hide_is_allowed_for(noise, monkeypatch):
     exact = analytic_gaussian_epsilon((1 - noise) * 1e-6, 1.0)
     answer = epsilon_answer(steps, 1e-6)
     assert exact <= answer.epsilon <= exact + 2 * tolerance(exact)
-    assert answer.settled == (noise == 0.0)
+    assert answer.converged == (noise == 0.0)
     assert delta_bound(steps, 4.0) >= (1 + 0.9 * noise) * analytic_gaussian_delta(4.0, 1.0)
 
 
@@ -184,7 +184,7 @@ def test_a_grid_that_drowned_is_not_read(monkeypatch):
     # What is left is the Chernoff bound, 1/2 + sqrt(2 ln(1/delta)).
     answer = epsilon_answer(steps, 1e-6)
     assert answer.epsilon == pytest.approx(0.5 + math.sqrt(2 * math.log(1e6)), rel=1e-3)
-    assert not answer.settled
+    assert not answer.converged
 
 
 def test_a_trillion_sampled_steps_are_nearly_one_gaussian():

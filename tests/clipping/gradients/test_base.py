@@ -98,8 +98,8 @@ def test_an_example_of_weight_zero_leaves_no_trace(kind, bad):
         gradient.inputs.values[1] = bad
         gradient.output_grads.values[1] = bad
     elif isinstance(gradient, ScatteredRows):
-        gradient.read.output_grads[gradient.read.examples == 1] = bad
-        gradient = ScatteredRows(gradient.read, B, ROWS)
+        gradient.lookups.output_grads[gradient.lookups.examples == 1] = bad
+        gradient = ScatteredRows(gradient.lookups, B, ROWS)
     else:
         gradient.values[1] = bad
     others = torch.tensor([0, 2, 3])

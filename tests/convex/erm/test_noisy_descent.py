@@ -12,7 +12,7 @@ from sparsedp.convex import LinearRisk, LogisticLoss, SoftmaxLoss, noisy_descent
 from sparsedp.convex import noise as noise_module
 from sparsedp.convex.clip import clip_rows
 from sparsedp.convex.erm.noisy_descent import (
-    _choose_pace,
+    _choose_schedule,
     _choose_steps,
     _clipped_gradient,
     momentum,
@@ -120,13 +120,13 @@ def test_steps_are_chosen_so_that_noise_alone_stays_within_the_free_margin(push)
 
 def test_few_steps_are_equal_and_long_and_many_have_momentum():
     risk = risk_of(loss=SoftmaxLoss(20))
-    few, many = (_choose_pace(risk, std, None) for std in (1e-3, 1e-6))
+    few, many = (_choose_schedule(risk, std, None) for std in (1e-3, 1e-6))
     assert few.momentum is no_momentum
     assert few.length == pytest.approx(20.0)
     assert few.steps < 300
     assert (many.momentum, many.steps) == (momentum, 300)
     assert many.length == pytest.approx(2.0)
-    assert _choose_pace(risk_of(), 1e-3, 7).steps == 7
+    assert _choose_schedule(risk_of(), 1e-3, 7).steps == 7
 
 
 def test_it_learns():

@@ -1,4 +1,4 @@
-"""The ledger: every release is written down, on disk, before its result can be seen."""
+"""The ledger: every release is recorded on disk before its result exists."""
 
 from sparsedp.accounting.ledger.ledger import Ledger
 

@@ -1,4 +1,4 @@
-"""A ledger's file: created whole, read under a lock, appended to durably."""
+"""A ledger's file: created atomically, read under a lock, appended to durably."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ class LedgerBusy(TimeoutError):
 class LedgerFile:
     """The committed records of one file, and the only code that writes them.
 
-    The lock is held for one entry at a time: several processes may write in turn, each reading first what the
+    The lock is held for one entry at a time: several processes may write in turn, each first reading what the
     others wrote. Nothing stays open between entries, so a fork inherits nothing and a killed process leaves
     no lock behind.
 
-    Guarantee: when `append` returns, the records are on disk; when it raises, they are not in the file, or at
-    worst they are there without anyone having acted on them (which over-counts).
+    Guarantee: when `append` returns, the records are on disk; when it raises, they are not in the file, or they
+    are there and nothing was released (which over-counts).
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.head: Record = {}
         self.position = 0  # bytes that are read, sound and committed
-        self.truncated = 0  # bytes after them: a write that was cut short
+        self.truncated = 0  # bytes after them: an incomplete write
         self.damaged_seals: list[int] = []
         self._chain = ""
         self._first_seal = 0
@@ -84,7 +84,7 @@ class LedgerFile:
         sync(path.parent)
         return True
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Read everything again at the next `refresh`."""
         self.head, self.position, self.truncated = {}, 0, 0
 
@@ -104,24 +104,24 @@ class LedgerFile:
             os.close(descriptor)
 
     def refresh(self, descriptor: int) -> list[Record]:
-        """The records that were committed since the last look, checked against chain and seals."""
+        """The records committed since the last call, checked against chain and seals."""
         if not self.head:
             self.head, self._first_seal, self._chain = self._read_head(descriptor)
             self.position = self._first_seal + 2 * SEAL_BYTES
         size = os.fstat(descriptor).st_size
         committed = self._committed(descriptor)
-        found = scan(_read(descriptor, self.position), self.position, self._chain, watch=committed.length)
+        scanned = scan(_read(descriptor, self.position), self.position, self._chain, watch=committed.length)
         if size < committed.length:
             raise LedgerDamaged(
                 f"{self.path} is cut off at byte {size}: {committed.length} bytes were committed "
-                f"(the sound records end at byte {found.end})"
+                f"(the sound records end at byte {scanned.end})"
             )
-        if found.end < committed.length:
-            raise LedgerDamaged(f"{self.path} is damaged at byte {found.end}: {found.fault}")
-        if committed.length >= self.position and found.chain_at != committed.chain:
+        if scanned.end < committed.length:
+            raise LedgerDamaged(f"{self.path} is damaged at byte {scanned.end}: {scanned.fault}")
+        if committed.length >= self.position and scanned.chain_at != committed.chain:
             raise LedgerDamaged(f"{self.path} is damaged: its seals do not belong to its records")
-        self.position, self._chain, self.truncated = found.end, found.chain, size - found.end
-        return found.records
+        self.position, self._chain, self.truncated = scanned.end, scanned.chain, size - scanned.end
+        return scanned.records
 
     @property
     def mark(self) -> str:
@@ -129,15 +129,15 @@ class LedgerFile:
         return f"{self.head['id']}:{self.position}:{self._chain}"
 
     def require_mark(self, descriptor: int, mark: str) -> None:
-        """Refuse a file that does not go on from where `mark` was noted: an older copy, or another ledger.
+        """Refuse a file that does not continue from `mark`: an older copy, or another ledger.
 
-        Comparing lengths would not do: an older copy that was written to since may have become long enough.
+        Comparing lengths is not enough: an older copy may have grown since.
         """
         head, first_seal, chain = self._read_head(descriptor)
         start = first_seal + 2 * SEAL_BYTES
         noted_id, noted_position, noted_chain = mark.split(":")
-        found = scan(_read(descriptor, start), start, chain, watch=int(noted_position))
-        if head["id"] != noted_id or found.chain_at != noted_chain:
+        scanned = scan(_read(descriptor, start), start, chain, watch=int(noted_position))
+        if head["id"] != noted_id or scanned.chain_at != noted_chain:
             raise LedgerDamaged(
                 f"{self.path} does not hold the {noted_position} bytes that were noted when the checkpoint was "
                 "made: it is an older copy of the ledger, or another ledger"
@@ -147,10 +147,9 @@ class LedgerFile:
         return decode_head(os.pread(descriptor, _LONGEST_HEAD, 0), str(self.path))
 
     def append(self, descriptor: int, records: Sequence[Record]) -> None:
-        """Put records on disk, right after what `refresh` under the same lock has read.
+        """Write records to disk, right after what `refresh` has read under the same lock.
 
-        They are not taken for read: the next `refresh` returns them, so that memory only ever knows what the
-        file says.
+        The next `refresh` returns them, so that memory only ever holds what the file says.
         """
         lines, chain = [], self._chain
         for record in records:
@@ -163,7 +162,7 @@ class LedgerFile:
             _write_all(descriptor, data, self.position)
             os.fsync(descriptor)
         except OSError as error:
-            # Back to the last good length; if even that fails, the rest is recognised as a write cut short.
+            # Back to the last good length; if even that fails, the rest is recognised as an incomplete write.
             with contextlib.suppress(OSError):
                 os.ftruncate(descriptor, self.position)
             raise OSError(
@@ -174,8 +173,8 @@ class LedgerFile:
     def _seal(self, descriptor: int, seal: Seal) -> None:
         """Overwrite the older seal.
 
-        No fsync of its own: a seal that is lost in a power cut leaves one that promises less than there is,
-        which `refresh` accepts; and the fsync of the next entry covers it.
+        No separate fsync: if a power cut loses the seal, the other one promises less than there is, which
+        `refresh` accepts; and the fsync of the next entry covers it.
         """
         lengths = [known.length if known else -1 for known in self._seals(descriptor)]
         slot = lengths.index(min(lengths))
@@ -198,8 +197,8 @@ class LedgerFile:
 
 
 def _open_regular(path: Path, flags: int) -> int:
-    """Open a file to read and write at positions; a folder, device or pipe is refused, and never waited for."""
-    if path.is_dir():  # which cannot be opened for writing: say what is wrong all the same
+    """Open a regular file to read and write at positions; refuse a folder, device or pipe without blocking."""
+    if path.is_dir():  # a clearer message than that of opening it
         raise ValueError(f"ledger must be a regular file: {path} is a folder")
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -209,7 +208,7 @@ def _open_regular(path: Path, flags: int) -> int:
 
 
 def _lock(descriptor: int, kind: int, path: Path) -> None:
-    """Wait for the lock, but not for ever: a stopped process may sit on it."""
+    """Wait for the lock, with a timeout: a stopped process may hold it."""
     deadline = time.monotonic() + LOCK_SECONDS
     pause = 0.0002
     while True:
@@ -235,7 +234,7 @@ def _read(descriptor: int, position: int) -> bytes:
 
 
 def _write_all(descriptor: int, data: bytes, position: int) -> None:
-    """Write everything, also where the system takes only a part at a time."""
+    """Write everything, also where the system writes only a part at a time."""
     written = 0
     while written < len(data):
         written += os.pwrite(descriptor, data[written:], position + written)

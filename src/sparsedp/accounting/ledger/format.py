@@ -13,9 +13,9 @@ records it covers are on disk, so a crash never leaves a seal that promises too 
 
 - records end before the seal's length: the file was cut or damaged, never a crash;
 - bytes after the seal form whole records: a crash came before the seal; they count;
-- bytes after the seal are not whole: a write that was cut short, whose result nobody can have seen.
+- bytes after the seal are incomplete: a write that was interrupted, whose result was never released.
 
-The hashes find accidents. They are no defence against someone who rewrites the file on purpose.
+The hashes detect accidents. They do not protect against deliberate changes of the file.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Scan:
     end: int
     chain: str
     fault: str | None
-    chain_at: str | None  # the chain value at the byte that was asked for, if a record ends there
+    chain_at: str | None  # the chain value at the byte `watch`, if a record ends there
 
 
 def digest(*parts: bytes) -> str:
@@ -72,7 +72,7 @@ def encode(record: Record, chain: str) -> tuple[bytes, str]:
 
 
 def decode(line: bytes, chain: str) -> tuple[Record, str] | None:
-    """The record of a line that follows `chain`, or None if a single bit of it is not as it was written."""
+    """The record of a line that follows `chain`, or None if any bit of it was changed."""
     body, tail = line[:-_CHAIN_TAIL], line[-_CHAIN_TAIL:]
     expected = digest(chain.encode(), body)
     if tail != b',"chain":"' + expected.encode() + b'"}':

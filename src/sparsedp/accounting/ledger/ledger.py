@@ -1,4 +1,4 @@
-"""The durable ledger: what was released on a data set, on disk before anyone can see it."""
+"""The durable ledger: every release on a data set, recorded on disk before its result exists."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["Ledger", "LedgerBusy", "LedgerDamaged", "StepReserver"]
 
 
 class _Limit(NamedTuple):
-    """Something that an entry must stay within, and the counts that it is held against."""
+    """A limit that an entry must stay within, and the counts that it applies to."""
 
     budget_cache: BudgetCache
     counts: Mapping[str, int]
@@ -45,7 +45,7 @@ class _Limit(NamedTuple):
             return self.cap.refusal(
                 "one more step" if kind == "reserve" else "this release",
                 f"run {run!r} has {number} {counted} on the ledger {path}, also those that crashes took away "
-                "(another training on the same data needs a name of its own: Ledger.open(path, run=...))",
+                "(another training on the same data needs another name: Ledger.open(path, run=...))",
             )
         return BudgetExceeded(
             f"the budget of epsilon {self.budget_cache.epsilon:g} at delta {self.budget_cache.delta:g} would be passed "
@@ -57,15 +57,15 @@ class Ledger:
     """The record of everything released on one data set, by one run or several, at once or in turn.
 
     Guarantee: at every moment, and after a crash at any moment, the events on disk contain every event whose
-    result can have been seen. Proof: `spend` and the calls of a `step_reserver` return only when the entry is
+    result may have been seen. Proof: `spend` and the calls of a `step_reserver` return only when the entry is
     fsynced, and are made before the result exists; records are only appended; the one record that lowers a
-    count (see `LedgerState`) is written by a living writer about its own steps that it has not taken and, having
+    count (see `LedgerState`) is written by a running writer about steps that it reserved, has not taken and, having
     closed the step_reserver, cannot take any more. Resuming from an old checkpoint changes nothing: the steps taken
     since then stay counted.
 
-    With a budget, an event that would pass it is refused with `BudgetExceeded` before anything is written; so
-    is an event of a run that would pass the run's own `EpsilonCap`. A run goes by its name: whatever was
-    entered under that name, by this process or by one that crashed, counts towards its cap.
+    With a budget, an event that would exceed it is refused with `BudgetExceeded` before anything is written; so
+    is an event that would exceed the run's `EpsilonCap`. A run is identified by its name: everything entered
+    under that name, also by a process that crashed, counts towards its cap.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, run: str | None, private: bool = True) -> None:
@@ -77,7 +77,7 @@ class Ledger:
         self._writer = secrets.token_hex(4)
         self._step_reservers: list[StepReserver] = []
         self._mutex = threading.RLock()
-        self._look()
+        self._refresh()
         head = self._file.head
         self.adjacency: str = head["adjacency"]
         self.unit: str = head["unit"]
@@ -94,7 +94,7 @@ class Ledger:
         unit: str | None = None,
         private: bool = True,
     ) -> Ledger:
-        """Open a ledger for writing, and make it if there is none.
+        """Open a ledger for writing; create it if there is none.
 
         `budget` (epsilon, delta) and `unit` belong to the data set and are fixed when the ledger is made
         (default: no budget, "example"); if given later they must agree. `run` names the run: the same one again
@@ -113,48 +113,48 @@ class Ledger:
         made = LedgerFile.create(path, head)
         ledger = cls(path, run=str(run), private=private)
         if not made:
-            ledger._refuse_other("budget", budget, ledger.budget)
-            ledger._refuse_other("unit", unit, ledger.unit)
+            ledger._refuse_mismatch("budget", budget, ledger.budget)
+            ledger._refuse_mismatch("unit", unit, ledger.unit)
         return ledger
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Ledger:
-        """Open an existing ledger to look at it; it cannot be written through this object."""
+        """Open an existing ledger read-only."""
         return cls(path, run=None)
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        """Who has written, in order."""
+        """The runs that have written, in order."""
         return tuple(self._state.runs.values())
 
     @property
     def position(self) -> int:
         """Bytes committed so far; only grows."""
-        self._look()
+        self._refresh()
         return self._file.position
 
     @property
     def mark(self) -> str:
-        """Where the ledger stands, for a checkpoint to keep and `require_mark` to check."""
+        """The current position, for a checkpoint to save and `require_mark` to check."""
         with self._mutex:
-            self._look()
+            self._refresh()
             return self._file.mark
 
     def require_mark(self, mark: str) -> None:
-        """Refuse with `LedgerDamaged` unless this is the ledger that `mark` was taken from, with all it held."""
+        """Refuse with `LedgerDamaged` unless this ledger contains everything that it held at `mark`."""
         with self._mutex, self._file.locked(write=False) as descriptor:
             self._file.require_mark(descriptor, mark)
 
     @property
-    def unsettled(self) -> int:
-        """Steps that count although a crashed or still working run may not have taken them all."""
-        self._look()
-        return self._state.unsettled
+    def reserved_steps(self) -> int:
+        """Reserved steps of crashed or active runs: they count, although some may not have been taken."""
+        self._refresh()
+        return self._state.reserved_steps
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What a reader should know: writes that were cut short, a seal that was damaged."""
-        self._look()
+        """What a reader should know: incomplete writes, a damaged seal."""
+        self._refresh()
         notices = []
         if truncated := self._state.truncated_bytes + self._file.truncated:
             notices.append(
@@ -171,13 +171,13 @@ class Ledger:
     def events(self) -> Events:
         """Every event with how often its result may have been seen.
 
-        Steps that this object's own step reservers have reserved and not taken are left out: they are known not to
-        have happened. Those of other writers are in.
+        Steps that this object's step reservers have reserved and not taken are left out: they are known not to have
+        happened. Those of other writers are included.
         """
         return self._events(None)
 
     def own_events(self) -> Events:
-        """The same for the runs of this ledger's own name alone: what counts towards an `EpsilonCap`."""
+        """The same for runs under this ledger's run name only: what counts towards an `EpsilonCap`."""
         return self._events(self._run)
 
     def statement(self, delta: float | None = None) -> PrivacyStatement:
@@ -203,7 +203,7 @@ class Ledger:
     def spend(self, event: DpEvent, count: int = 1, *, cap: EpsilonCap | None = None) -> None:
         """Record `count` releases of `event`, durably, before they are made; all of them or none.
 
-        With a `cap` they are refused if everything under this run's name would then pass it.
+        With a `cap` they are refused if everything under this run's name would then exceed it.
         """
         self._enter("spend", event, event_key(event), check_count("count", count), cap)
 
@@ -212,15 +212,15 @@ class Ledger:
     ) -> StepReserver:
         """A function to call before each training step, which records steps in batches ahead of time.
 
-        `reserve` is the size of a batch; by default so few steps that a crash loses at most a hundredth of
-        the run, and one where the disk is quick. With a `cap` the step is refused after which everything
-        under this run's name would pass it.
+        `reserve` is the size of a batch; by default few enough that a crash loses at most a hundredth of the run,
+        and one where the disk is fast. With a `cap` a step is refused if everything under this run's name would
+        then exceed it.
         """
         self._refuse_reader()
         key = event_key(event)
         step_reserver = StepReserver(
             key,
-            lambda wanted: self._enter("reserve", event, key, wanted, cap),
+            lambda requested: self._enter("reserve", event, key, requested, cap),
             lambda taken, unused: self._return_unused(event, taken, unused),
             reserve=None if reserve is None else check_count("reserve", reserve),
             planned=0 if cap is None else cap.planned_steps,
@@ -229,7 +229,7 @@ class Ledger:
         return step_reserver
 
     def close(self) -> None:
-        """Give back the steps that were reserved and not taken. Everything else is on disk already."""
+        """Return the steps that were reserved and not taken. Everything else is on disk already."""
         for step_reserver in self._step_reservers:
             step_reserver.close()
         self._step_reservers.clear()
@@ -242,23 +242,23 @@ class Ledger:
     ) -> None:
         self.close()
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         with self._mutex, self._file.locked(write=False) as descriptor:
             self._read_new(descriptor)
 
     def _read_new(self, descriptor: int) -> None:
-        """Bring the state up to the file; if that is cut short (Ctrl-C, damage), start afresh next time."""
+        """Update the state from the file; if that is interrupted (Ctrl-C, damage), read everything next time."""
         try:
             for record in self._file.refresh(descriptor):
                 self._state.enter(record)
         except BaseException:
-            self._file.forget()
+            self._file.reset()
             self._state = LedgerState()
             raise
 
     def _events(self, run: str | None) -> list[tuple[DpEvent, int]]:
         with self._mutex:
-            self._look()
+            self._refresh()
             unused: dict[str, int] = {}
             for step_reserver in self._step_reservers:
                 unused[step_reserver.key] = unused.get(step_reserver.key, 0) + step_reserver.unused
@@ -270,40 +270,40 @@ class Ledger:
         kind: Literal["spend", "reserve"],
         event: DpEvent,
         key: str,
-        wanted: int,
+        requested: int,
         cap: EpsilonCap | None,
     ) -> tuple[int, float]:
-        """Commit a spend of `wanted`, or a reservation of as many of them as budget and cap still allow.
+        """Commit a spend of `requested`, or a reservation of as many of them as budget and cap still allow.
 
-        Returns how many were entered, and the seconds it took to bring them to disk.
+        Returns how many were entered, and the seconds it took to write them to disk.
         """
         self._refuse_reader()
-        gave_back = False
+        returned_unused = False
         with self._mutex:
             while True:
                 began = time.monotonic()
                 with self._file.locked(write=True) as descriptor:
                     self._read_new(descriptor)
                     limits = self._limits(cap)
-                    granted = [limit.budget_cache.grant(limit.counts, key, wanted) for limit in limits]
-                    fitting = min([wanted, *(each or 0 for each in granted)])
-                    if fitting == wanted or (fitting and kind == "reserve"):
+                    granted = [limit.budget_cache.grant(limit.counts, key, requested) for limit in limits]
+                    fitting = min([requested, *(allowed or 0 for allowed in granted)])
+                    if fitting == requested or (fitting and kind == "reserve"):
                         self._append(descriptor, event, {"kind": kind, "count": fitting})
                         return fitting, time.monotonic() - began
                 try:
-                    for limit, each in zip(limits, granted, strict=True):
-                        if each != wanted:
-                            self._work_out(limit, kind, event, key, wanted, each)
+                    for limit, allowed in zip(limits, granted, strict=True):
+                        if allowed != requested:
+                            self._compute_limit(limit, kind, event, key, requested, allowed)
                 except BudgetExceeded:
-                    # What this object's own step reservers hold ahead may make the room that is missing: once.
-                    if gave_back or not sum(
-                        step_reserver.give_back() for step_reserver in self._step_reservers
+                    # Unused steps of this object's step reservers may free enough budget: try once.
+                    if returned_unused or not sum(
+                        step_reserver.return_unused() for step_reserver in self._step_reservers
                     ):
                         raise
-                    gave_back = True
+                    returned_unused = True
 
     def _limits(self, cap: EpsilonCap | None) -> list[_Limit]:
-        """What an entry must stay within: the data set's budget, beside all runs, and the run's own cap."""
+        """The limits of an entry: the data set's budget, for all runs together, and the run's cap."""
         limits = []
         if self._budget_cache is not None:
             limits.append(_Limit(self._budget_cache, self._state.counts, None))
@@ -312,21 +312,21 @@ class Ledger:
             limits.append(_Limit(cap.budget_cache, self._state.run_counts[self._run], cap))
         return limits
 
-    def _work_out(
-        self, limit: _Limit, kind: str, event: DpEvent, key: str, wanted: int, granted: int | None
+    def _compute_limit(
+        self, limit: _Limit, kind: str, event: DpEvent, key: str, requested: int, granted: int | None
     ) -> None:
-        """Accounting takes seconds, so it is done without the lock; `_enter` looks again afterwards."""
+        """Accounting takes seconds, so it runs without the lock; `_enter` checks again afterwards."""
         if granted == 0 and kind == "reserve":
             raise limit.refusal(kind, key, self._run, self.path)
         events = {name: known for name, known, _ in self._state.known()} | {key: event}
-        find_out = limit.budget_cache.admit if kind == "spend" else limit.budget_cache.extend
+        compute = limit.budget_cache.admit if kind == "spend" else limit.budget_cache.extend
         try:
-            find_out(events, dict(limit.counts), key, wanted)
-        except BudgetExceeded as refusal:
-            raise refusal if limit.cap is None else limit.refusal(kind, key, self._run, self.path) from None
+            compute(events, dict(limit.counts), key, requested)
+        except BudgetExceeded as error:
+            raise error if limit.cap is None else limit.refusal(kind, key, self._run, self.path) from None
 
     def _append(self, descriptor: int, event: DpEvent, entry: Record) -> None:
-        """Write an entry about `event`, and before it what a reader needs to understand it."""
+        """Write an entry about `event`, preceded by the records that it refers to."""
         records: list[Record] = []
         now = datetime.now(UTC).isoformat(timespec="seconds")
         if self._file.truncated:
@@ -349,9 +349,9 @@ class Ledger:
         if self._run is None:
             raise ValueError(f"{self.path} was opened for reading only")
 
-    def _refuse_other(self, name: str, given: object, recorded: object) -> None:
-        if given is not None and given != recorded:
+    def _refuse_mismatch(self, name: str, requested: object, recorded: object) -> None:
+        if requested is not None and requested != recorded:
             raise ValueError(
-                f"{name} of the ledger {self.path} is {recorded}, not {given}: a data set has one, fixed "
+                f"{name} of the ledger {self.path} is {recorded}, not {requested}: a data set has one, fixed "
                 "when its ledger is made"
             )

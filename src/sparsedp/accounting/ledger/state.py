@@ -22,7 +22,7 @@ _FIELDS: dict[str, dict[str, type]] = {
 
 @dataclass(frozen=True)
 class Run:
-    """One opening of the ledger for writing: the name its user gave it, and whether its noise was secret."""
+    """One opening of the ledger for writing: the run's name, and whether its noise was secret."""
 
     name: str
     private: bool
@@ -30,12 +30,11 @@ class Run:
 
 
 class LedgerState:
-    """The sum of a ledger's records: each event once, with how often it may have been released.
+    """The sum of a ledger's records: each event with how often it may have been released.
 
     Guarantee: the count of an event is at least the number of its releases. A `spend` or `reserve` is entered
-    before the release and only raises the count. A `settle` lowers it, but only by steps that the same writer
-    had reserved and, being alive, knows it never took; a state refuses a settlement of more than is open for
-    that writer and event.
+    before the release and only raises the count. A `settle` record lowers it, but only by steps that the same
+    running writer had reserved and knows it never took; returning more than that writer has reserved is refused.
     """
 
     def __init__(self) -> None:
@@ -60,12 +59,12 @@ class LedgerState:
         return [(key, event, counts[key]) for key, event in zip(self._keys, self.events, strict=True)]
 
     @property
-    def unsettled(self) -> int:
-        """Steps reserved by writers that have not settled: at work now, or ended without closing."""
+    def reserved_steps(self) -> int:
+        """Steps reserved by writers that are active, or ended without closing."""
         return sum(self.open_reservations.values())
 
     def enter(self, record: Record) -> None:
-        """Add one record; a record that makes no sense is `LedgerDamaged`, even if its checksum is right."""
+        """Add one record; an inconsistent record is `LedgerDamaged`, even if its checksum is right."""
         fields = _FIELDS.get(record.get("kind", ""))
         if fields is None or record.keys() != {"kind", *fields}:
             raise LedgerDamaged(f"a record of the ledger is of no known kind: {record!r}")

@@ -1,7 +1,7 @@
 """One privacy loss distribution over everything that happened: epsilon from delta, delta from epsilon.
 
-Grids are refined until the answer settles. Every grid gives an upper bound, so an unsettled answer is still
-safe.
+Grids are refined until the answer converges. Every grid gives an upper bound, so an answer that has not converged
+is still safe.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sparsedp.accounting.renyi import has_renyi, renyi_epsilon
 
 
 def tolerance(epsilon: float) -> float:
-    """How far above the exact epsilon a settled one may lie: 2e-4 of it up to 1, 2e-4 up to 10, then 2e-5 of it."""
+    """How far above the exact epsilon a converged one may be: 2e-4 of it up to 1, 2e-4 up to 10, then 2e-5 of it."""
     return max(2e-4 * min(epsilon, 1.0), 2e-5 * epsilon, 1e-7)
 
 
@@ -39,11 +39,11 @@ class Answer:
     """An upper bound on an epsilon, and whether a finer grid would move it by no more than the tolerance."""
 
     epsilon: float
-    settled: bool = True
+    converged: bool = True
 
 
 def epsilon_answer(events: Events, delta: float, slack: float = 1.0) -> Answer:
-    """Epsilon at `delta`, add-or-remove-one, settled to `slack` times `tolerance`; infinite above `LARGEST_LOSS`."""
+    """Epsilon at `delta`, add-or-remove-one, converged to `slack` times `tolerance`; infinite above `LARGEST_LOSS`."""
     try:
         pairs = dominating_pairs(events)
     except NoPrivacy:
@@ -60,13 +60,13 @@ def epsilon_answer(events: Events, delta: float, slack: float = 1.0) -> Answer:
         try:
             answer = _epsilon_one_way(pairs, reverse, delta, slack, worst.epsilon)
         except Unresolved:
-            answer = Answer(math.inf, settled=False)
-        if not answer.settled:
-            answer = Answer(min(answer.epsilon, chernoff_epsilon(pairs, reverse, delta)), settled=False)
+            answer = Answer(math.inf, converged=False)
+        if not answer.converged:
+            answer = Answer(min(answer.epsilon, chernoff_epsilon(pairs, reverse, delta)), converged=False)
         worst = max(worst, answer, key=lambda answer: answer.epsilon)
-    if worst.settled or not all(has_renyi(event) for event, _ in merged(events)):
+    if worst.converged or not all(has_renyi(event) for event, _ in merged(events)):
         return _checked(worst)
-    return _checked(Answer(min(worst.epsilon, renyi_epsilon(merged(events), delta)), settled=False))
+    return _checked(Answer(min(worst.epsilon, renyi_epsilon(merged(events), delta)), converged=False))
 
 
 def _checked(answer: Answer) -> Answer:
@@ -87,15 +87,15 @@ def delta_bound(events: Events, epsilon: float) -> float:
     worst = 0.0
     for reverse in _directions(pairs):
         try:
-            found = _delta_one_way(pairs, reverse, epsilon)
+            bound = _delta_one_way(pairs, reverse, epsilon)
         except Unresolved:
-            found = chernoff_delta(pairs, reverse, epsilon)
-        worst = max(worst, found)
+            bound = chernoff_delta(pairs, reverse, epsilon)
+        worst = max(worst, bound)
     return min(worst, _total_variation(pairs))
 
 
 def _delta_one_way(pairs: Pairs, reverse: bool, epsilon: float) -> float:
-    """Delta in one direction: what is found prepares for finding it better, until it is what was prepared for."""
+    """Delta in one direction: each result tunes the grid of the next, until both agree."""
     outline = PldEstimate.of(pairs, reverse=reverse, log_delta=-90.0)
     if max(max(map(abs, pair.span(outline.tail))) for pair, _ in pairs) > _NOT_WORTH_A_GRID:
         raise Unresolved
@@ -106,9 +106,9 @@ def _delta_one_way(pairs: Pairs, reverse: bool, epsilon: float) -> float:
         allowed = max(precision / decay, 1e-9)
         grids = outline.grids(epsilon=epsilon, saddle=saddle, decay=decay, tolerance=allowed)
         direction = OneSidedPld.towards(outline, grids, epsilon=epsilon, log_delta=log_delta, saddle=saddle)
-        found, loss, _ = _refine(direction, _log_delta_at(epsilon, log_delta), precision, _LEAST)
-        best = min(best, found)
-        prepared = abs(found - log_delta) < 1
+        bound, loss, _ = _refine(direction, _log_delta_at(epsilon, log_delta), precision, _LEAST)
+        best = min(best, bound)
+        prepared = abs(bound - log_delta) < 1
         if best <= _LEAST or (prepared and precision == _RELATIVE):
             break
         precision = _RELATIVE if prepared else 0.1
@@ -132,26 +132,26 @@ def _directions(pairs: Pairs) -> tuple[bool, ...]:
 
 
 def _epsilon_one_way(pairs: Pairs, reverse: bool, delta: float, slack: float, enough: float) -> Answer:
-    """Epsilon in one direction, first roughly, then settled; below `enough` (the other's) roughly will do."""
+    """Epsilon in one direction, first roughly, then converged; below `enough` (the other's) a rough value suffices."""
     outline = PldEstimate.of(pairs, reverse=reverse, log_delta=math.log(delta))
     saddle, near = outline.sketch.tilt_for_delta(delta)
     if not near <= _NOT_WORTH_A_GRID:
         raise Unresolved
     answer, decay = Answer(math.inf), saddle
     for precision in (0.1, 0.01, 0.0):
-        wanted = max(slack * tolerance(near), precision * near)
-        grids = outline.grids(epsilon=near, saddle=saddle, decay=decay, tolerance=wanted)
+        required = max(slack * tolerance(near), precision * near)
+        grids = outline.grids(epsilon=near, saddle=saddle, decay=decay, tolerance=required)
         direction = OneSidedPld.towards(
             outline, grids, epsilon=near, log_delta=math.log(delta), saddle=saddle
         )
-        found, loss, settled = _refine(
-            direction, lambda loss, noise: loss.epsilon_at(delta * (1 - ROUNDING - noise)), wanted, enough
+        bound, loss, converged = _refine(
+            direction, lambda loss, noise: loss.epsilon_at(delta * (1 - ROUNDING - noise)), required, enough
         )
-        if found > answer.epsilon + wanted:  # the coarser bound stands: the finer drowned in rounding
-            return Answer(answer.epsilon, settled=False)
-        near = min(found, answer.epsilon)
-        answer = Answer(near, settled and direction.noise(grids) <= wanted * decay + ROUNDING)
-        if near <= enough or not math.isfinite(near) or wanted <= slack * tolerance(near):
+        if bound > answer.epsilon + required:  # the coarser bound is better: the finer is lost in rounding
+            return Answer(answer.epsilon, converged=False)
+        near = min(bound, answer.epsilon)
+        answer = Answer(near, converged and direction.noise(grids) <= required * decay + ROUNDING)
+        if near <= enough or not math.isfinite(near) or required <= slack * tolerance(near):
             break
         decay, saddle = _decay(loss, near), outline.sketch.tilt_for_epsilon(near)[0]
     return answer
@@ -160,10 +160,10 @@ def _epsilon_one_way(pairs: Pairs, reverse: bool, delta: float, slack: float, en
 def _refine(
     direction: OneSidedPld, read: Callable[[TiltedLoss, float], float], tolerance: float, enough: float
 ) -> tuple[float, TiltedLoss, bool]:
-    """Halve the grids until what is read off moves by no more than the tolerance allows, or is `enough`.
+    """Halve the grids until the value of `read` changes by at most what the tolerance allows, or is `enough`.
 
-    Halving a grid takes away three quarters of its rounding, so that a third of the last change is what
-    remains. `read` is told the part of delta that the FFT's rounding may hide, and allows for it.
+    Halving a grid removes three quarters of its rounding, so a third of the last change remains. `read` gets the
+    part of delta that the FFT's rounding may hide, and allows for it.
     """
     coarse, grids = direction.compose_affordably(direction.grids.scaled(2))
     noise = direction.noise(grids)
@@ -181,7 +181,7 @@ def _refine(
         try:
             loss = direction.compose(grids)
         except GridTooLarge:
-            # As fine as can be: what the next coarser grid would have said tells how far from settled it is.
+            # The finest possible grid: the next coarser one tells how far it is from converged.
             change = read(direction.compose(grids.scaled(4)), noise) - before
             return before, coarse, change <= 4 * tolerance
         value = min(before, read(loss, noise))

@@ -1,4 +1,4 @@
-"""From events to dominating pairs: nests are flattened, counts honoured, and what can be merged is merged."""
+"""From events to dominating pairs: nested events are flattened, equal ones counted, Gaussians merged."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _MAX_ATOMS = 100_000
 
 
 def leaves(event: dp_event.DpEvent, count: int = 1) -> Iterator[tuple[dp_event.DpEvent, int]]:
-    """The events inside compositions, each with how often it happens in all."""
+    """The events inside compositions, with their total counts."""
     if not isinstance(event, dp_event.DpEvent):
         raise ValueError(f"event must be a DpEvent, got {event!r}")
     if isinstance(event, ev.SelfComposedDpEvent):
@@ -56,7 +56,7 @@ def leaves(event: dp_event.DpEvent, count: int = 1) -> Iterator[tuple[dp_event.D
 
 
 def merged(events: ev.Events) -> list[tuple[dp_event.DpEvent, int]]:
-    """The leaves of all events, equal ones counted together, in an order that does not depend on theirs."""
+    """The leaves of all events, equal ones counted together, in a canonical order."""
     counts: dict[str, tuple[dp_event.DpEvent, int]] = {}
     for event, times in events:
         for leaf, count in leaves(event, check_releases("count", times)):
@@ -73,7 +73,7 @@ def composition_key(events: ev.Events) -> str:
 
 @dataclass
 class _Collector:
-    """Pairs found so far; all Gaussians become one, and so do all events known by their Renyi divergences."""
+    """Pairs collected so far; all Gaussians become one, and so do all events known by their Renyi divergences."""
 
     mu: float = 0.0
     renyi: list[tuple[dp_event.DpEvent, int]] = field(default_factory=list)
@@ -125,30 +125,30 @@ def dominating_pairs(events: ev.Events) -> Pairs:
     return collector.result()
 
 
-def _collect(event: dp_event.DpEvent, count: int, found: _Collector) -> None:
+def _collect(event: dp_event.DpEvent, count: int, collector: _Collector) -> None:
     if isinstance(event, ev.NonPrivateDpEvent):
         raise NoPrivacy
     if isinstance(event, ev.GaussianDpEvent):
-        found.gaussian(1 / _noise("noise_multiplier", event.noise_multiplier), count)
+        collector.gaussian(1 / _noise("noise_multiplier", event.noise_multiplier), count)
     elif isinstance(event, ev.BoundedRangeGaussianDpEvent):
         if event.draws and event.epsilon:
-            found.add(BoundedRange(event.epsilon), event.draws * count)
-        found.gaussian(1 / event.noise_multiplier, count)
+            collector.add(BoundedRange(event.epsilon), event.draws * count)
+        collector.gaussian(1 / event.noise_multiplier, count)
     elif isinstance(event, ev.SparseVectorDpEvent):
         for pair, times in sparse_vector_pairs(event):
-            found.add(pair, times * count)
+            collector.add(pair, times * count)
     elif isinstance(event, ev.PoissonSampledDpEvent):
-        _collect_sampled(event, count, found)
+        _collect_sampled(event, count, collector)
     elif isinstance(event, (ev.ZCDpEvent, ev.RepeatAndSelectDpEvent)) and has_renyi(event):
         check_renyi(event)
         if event != ev.ZCDpEvent(0.0):
-            found.renyi.append((event, count))
+            collector.renyi.append((event, count))
     else:
         for pair in _additive_noise(event):
-            found.add(pair, count)
+            collector.add(pair, count)
 
 
-def _collect_sampled(event: ev.PoissonSampledDpEvent, count: int, found: _Collector) -> None:
+def _collect_sampled(event: ev.PoissonSampledDpEvent, count: int, collector: _Collector) -> None:
     rate = check_probability("sampling_probability", event.sampling_probability)
     if rate == 0:
         return
@@ -158,10 +158,10 @@ def _collect_sampled(event: ev.PoissonSampledDpEvent, count: int, found: _Collec
     except (NoPrivacy, Unresolved):
         if rate == 1:
             raise
-        found.add(published_with(rate), count)
+        collector.add(published_with(rate), count)
         return
     if pair is not None:
-        found.add(pair if rate == 1 else PoissonSampled(pair, rate), count)
+        collector.add(pair if rate == 1 else PoissonSampled(pair, rate), count)
 
 
 def _additive_noise(event: dp_event.DpEvent) -> list[Pair]:

@@ -1,4 +1,4 @@
-"""Privacy losses on a grid, rounded so that nothing is understated."""
+"""Privacy losses on a grid, with pessimistic rounding."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def _power_of_two(limit: float) -> float:
 
 @dataclass(frozen=True)
 class OneSidedPld:
-    """An estimate with what it takes to resolve one delta at about one epsilon.
+    """An estimate with the grids that resolve one delta near one epsilon.
 
     `tilt` is what the FFT needs to see that delta, `log_negligible` the tilted mass (ln) that does not
     matter there, `log_unplaced` the P-mass that does not, and `log_magnified` (ln) what the FFT's rounding

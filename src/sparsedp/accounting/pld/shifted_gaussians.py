@@ -81,13 +81,13 @@ class GaussianMixture(Pair):
         result[inside] = self._roots(losses[inside], grid, values)
         return result
 
-    def _roots(self, wanted: F64, grid: F64, values: F64) -> F64:
-        """Newton steps from the interpolated x, each within what is known of the root, until rounding decides."""
-        cell = np.searchsorted(values, wanted)
-        low, high, x = grid[cell - 1], grid[cell], np.interp(wanted, values, grid)
-        left = np.arange(len(wanted))
+    def _roots(self, requested: F64, grid: F64, values: F64) -> F64:
+        """Newton steps from the interpolated x, each within the bracket of the root, up to rounding."""
+        cell = np.searchsorted(values, requested)
+        low, high, x = grid[cell - 1], grid[cell], np.interp(requested, values, grid)
+        left = np.arange(len(requested))
         for _ in range(_MOST_NEWTON_STEPS):
-            here, target = x[left], wanted[left]
+            here, target = x[left], requested[left]
             loss, slope = self._loss_and_slope(here)
             off = loss - target
             low[left] = np.where(off <= 0, here, low[left])
@@ -123,7 +123,7 @@ class GaussianMixture(Pair):
 
 
 def rounded_up(shifts: F64, probabilities: F64, most: int) -> tuple[F64, F64]:
-    """At most `most` of these ascending shifts: each stands for itself and the shorter ones before it.
+    """At most `most` of these ascending shifts: each represents itself and the smaller ones before it.
 
     A mixture with larger shifts dominates (Choquette-Choo et al. 2023).
     """
@@ -140,19 +140,19 @@ def gaussian_mixture(std: float, shifts: Sequence[float], probabilities: Sequenc
     """
     if len(shifts) != len(probabilities) or not len(shifts):
         raise ValueError("sampling_probs must have one entry for each of sensitivities, and at least one")
-    given, chances = np.array(shifts, dtype=np.float64), np.array(probabilities, dtype=np.float64)
-    if not (np.all(given >= 0) and np.all(given < np.inf)):
+    sensitivities, chances = np.array(shifts, dtype=np.float64), np.array(probabilities, dtype=np.float64)
+    if not (np.all(sensitivities >= 0) and np.all(sensitivities < np.inf)):
         raise ValueError("sensitivities must be finite and not negative")
     if not (np.all(chances >= 0) and abs(math.fsum(chances) - 1) <= 1e-9):
         raise ValueError("sampling_probs must be probabilities adding to 1")
     with np.errstate(over="ignore"):
-        scaled = given[chances > 0] / std
+        scaled = sensitivities[chances > 0] / std
     distinct, which = np.unique(scaled, return_inverse=True)
     weights = np.bincount(which, chances[chances > 0]).astype(np.float64)
     within = distinct <= LARGEST_SHIFT
-    distinct, kept = rounded_up(distinct[within], weights[within], MOST_SHIFTS)
+    distinct, merged_weights = rounded_up(distinct[within], weights[within], MOST_SHIFTS)
     infinity = float(weights[~within].sum())
-    return GaussianMixture(tuple(distinct.tolist()), tuple(kept.tolist()), infinity)
+    return GaussianMixture(tuple(distinct.tolist()), tuple(merged_weights.tolist()), infinity)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A quick estimate of a composition: where its losses lie, how to tilt them, and how fine a grid they need.
+"""A quick estimate of a composition: the range of its losses, how to tilt them, and the grid they need.
 
 Nothing that is reported rests on a sketch: it only chooses the tilt and the grid of the rigorous computation.
 """
@@ -95,7 +95,7 @@ class Sketch:
         return _minimum(lambda log_tilt: max(log_delta(log_tilt), -690.0))  # a float's smallest delta
 
     def activity(self, steps: Sequence[float]) -> float:
-        """About how many copies leave their most likely grid point, which is what an FFT rounds; 0 without FFT."""
+        """The approximate number of copies off their most likely grid point, which an FFT rounds; 0 without FFT."""
         if len(self.parts) == 1 and self.parts[0].count == 1:
             return 0.0
         moved = (
@@ -105,7 +105,7 @@ class Sketch:
         return 1 + sum(moved)
 
     def gentle_tilt(self, saddle: float, epsilon: float, log_noise: float) -> float:
-        """About the least tilt under which noise of e^log_noise, relative to the bulk, is not felt.
+        """Approximately the least tilt at which noise of e^log_noise, relative to the bulk, does not matter.
 
         Noise in tilted masses is felt at `epsilon` times e^(K(tilt) - tilt epsilon), which falls until the
         saddle. Less tilt means lighter upper tails, hence a smaller window: so no more than needed, or than
@@ -157,11 +157,11 @@ def _part(pair: Pair, count: int, tail: float, reverse: bool) -> Part:
     losses[both] = np.log(p[both]) - np.log(q[both])
     if reverse:
         p, losses, both = q[::-1], -losses[::-1], both[::-1]
-    kept = p > _TINY
-    kept[[0, -1]] = both[[0, -1]]
-    if not kept.any():
+    nonzero = p > _TINY
+    nonzero[[0, -1]] = both[[0, -1]]
+    if not nonzero.any():
         raise Unresolved
-    return Part(losses[kept], np.log(p[kept]), count)
+    return Part(losses[nonzero], np.log(p[nonzero]), count)
 
 
 def _minimum(objective: Callable[[float], float]) -> tuple[float, float]:
@@ -169,7 +169,7 @@ def _minimum(objective: Callable[[float], float]) -> tuple[float, float]:
     values = [objective(log_tilt) for log_tilt in _LOG_TILTS]
     best = int(np.argmin(values))
     low, high = _LOG_TILTS[max(best - 1, 0)], _LOG_TILTS[min(best + 1, len(values) - 1)]
-    found = minimize_scalar(objective, bounds=(low, high), method="bounded", options={"xatol": 1e-2})
-    if found.fun < values[best]:
-        return math.exp(float(found.x)), float(found.fun)
+    minimum = minimize_scalar(objective, bounds=(low, high), method="bounded", options={"xatol": 1e-2})
+    if minimum.fun < values[best]:
+        return math.exp(float(minimum.x)), float(minimum.fun)
     return math.exp(float(_LOG_TILTS[best])), values[best]

@@ -1,1 +1,1 @@
-"""Per-example gradients, kept as factors or made, with their norms and weighted sums."""
+"""Per-example gradients, factored or materialised, with their norms and weighted sums."""

@@ -1,4 +1,4 @@
-"""The per-example gradients of one parameter over one batch, held in factors rather than made."""
+"""The per-example gradients of one parameter over one batch, stored as factors rather than materialised."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import Tensor
 from typing_extensions import override
 
 CANCELLATION_TOL = 2.0**-11
-"""A squared norm found by adding terms that cancel below this share of their sizes is found again by making
-the gradient: float32 sums are exact to about 2**-22 of the sizes, so what is kept is exact to 2**-11, the
-margin that clipping leaves."""
+"""A squared norm whose terms cancel to below this share of their sizes is recomputed from the materialised gradient:
+float32 sums are exact to about 2**-22 of the sizes, so the other norms are exact to 2**-11, the margin that clipping
+leaves."""
 
-LOST = 2.0**-40
-"""A squared norm below this share of the square of its terms' sizes is the rounding of the layers' own float32
-values: such a gradient counts as zero. So no example's terms are longer than 2**20 C after clipping, and float64
-sums of them move neither that example's measured norm nor the sums of others by more than 2**-16 C."""
+NEGLIGIBLE = 2.0**-40
+"""A squared norm below this share of the square of its terms' sizes is rounding of the layers' float32 values: such
+a gradient counts as zero. So no example's terms have a norm above 2**20 C after clipping, and float64 sums of them
+move neither that example's measured norm nor the sums of others by more than 2**-16 C."""
 
 SUMMED_AT_ONCE = 128
 """How many examples a float32 sum may hold."""
@@ -29,33 +29,32 @@ SUMS_AT_ONCE = 16
 
 
 def float32_sums_move(examples: int) -> float:
-    """By how much of C rounding may move float32 sums of clipped gradients when an example comes or goes.
+    """The share of C by which rounding may move float32 sums of clipped gradients when an example is added or removed.
 
-    An example that comes or goes shifts the others from one sum to the next, and so moves their rounding. A sum
+    Adding or removing an example shifts the others from one sum to the next, and so changes their rounding. A sum
     of gradients of norm at most C is off by at most u C times the sum of their depths in the tree of additions,
-    u = 2^-24: every addition is off by u times its result (in l2 norm over coordinates too, by Minkowski). In
-    whichever order K numbers are added, the sum of their depths is at most K (K + 1) / 2; adding K' such sums deepens
-    each number by (K' + 1) / 2 on average. Over n examples that is n (K + K' + 2) u C / 2, twice that for the
+    u = 2^-24: every addition is off by u times its result (in l2 norm over coordinates too, by Minkowski). In any
+    order of adding K numbers, the sum of their depths is at most K (K + 1) / 2; adding K' such sums deepens each
+    number by (K' + 1) / 2 on average. Over n examples that is n (K + K' + 2) u C / 2, twice that for the
     difference of two batches.
     """
     return examples * (SUMMED_AT_ONCE + SUMS_AT_ONCE + 2) * 2.0**-24
 
 
 CHUNK = 1 << 23
-"""How many numbers a temporary may hold (32 MB of float32); larger work goes in pieces of whole examples."""
+"""How many numbers a temporary may hold (32 MB of float32); larger work is split by examples."""
 
 
 class PerExampleGradient(ABC):
     """Gradients G_0 ... G_{B-1} of one parameter, one for each example of a batch.
 
-    Guarantee: G_i is a function of example i alone, so long as the layers of the model treat the examples
-    of a batch separately; an example of weight 0 leaves no trace in a sum, whatever its gradient is (NaN
-    and infinity included).
+    Guarantee: G_i is a function of example i alone, if the layers of the model treat the examples of a batch
+    separately; an example of weight 0 does not affect a sum, even if its gradient is NaN or infinite.
     """
 
     batch_size: int
-    lost: Tensor | None = None
-    """(B,), bool: which gradients count as zero (see ``LOST``), once their norms are known; None: none."""
+    negligible: Tensor | None = None
+    """(B,), bool: which gradients count as zero (see ``NEGLIGIBLE``), once their norms are known; None: none."""
 
     @abstractmethod
     def squared_norms(self) -> Tensor:
@@ -65,24 +64,24 @@ class PerExampleGradient(ABC):
         """``out += sum_i weights[i] * G_i``, in place; ``weights`` is (B,), ``out`` is float64.
 
         At most ``SUMMED_AT_ONCE`` examples are summed in less than float64, and none if ``weights`` are float64
-        or an example's gradient is a sum of terms, which may cancel. Ask for ``squared_norms`` first.
+        or an example's gradient is a sum of terms, which may cancel. Call ``squared_norms`` first.
         """
-        if self.lost is not None:
-            weights = weights.masked_fill(self.lost, 0.0)
+        if self.negligible is not None:
+            weights = weights.masked_fill(self.negligible, 0.0)
         if weights.numpy().all():  # numpy starts no threads for so few numbers
             self._add_to(out, weights)
         else:
-            # 0 * NaN is NaN: what has no weight must not enter the sum at all.
-            kept = weights.nonzero().flatten()
-            self.select(kept)._add_to(out, weights[kept])
+            # 0 * NaN is NaN: examples of weight 0 must not enter the sum at all.
+            nonzero = weights.nonzero().flatten()
+            self.select(nonzero)._add_to(out, weights[nonzero])
 
     @abstractmethod
     def select(self, examples: Tensor) -> Self:
-        """The gradients of these examples alone, in this order."""
+        """The gradients of these examples only, in this order."""
 
     @abstractmethod
     def instantiate(self) -> Tensor:
-        """Every G_i, made: (B, *shape of the parameter)."""
+        """Every G_i, materialised: (B, *shape of the parameter)."""
 
     @abstractmethod
     def _add_to(self, out: Tensor, weights: Tensor) -> None:
@@ -90,7 +89,7 @@ class PerExampleGradient(ABC):
 
 
 class Summand(PerExampleGradient):
-    """What uses of one kind contribute."""
+    """The contribution of one kind of use of a parameter."""
 
     def sizes(self) -> Tensor:
         """The sum of the norms of the terms that make up each ``G_i``: (B,), float64."""
@@ -118,14 +117,14 @@ class Sum(PerExampleGradient):
         sizes = torch.stack([part.sizes() for part in self.parts]).sum(0).square()
         for left, right in combinations(self.parts, 2):
             squares += 2 * left.dot(right)
-        doubtful = ~(squares >= CANCELLATION_TOL * sizes)
-        for i in doubtful.nonzero().flatten():
+        uncertain = ~(squares >= CANCELLATION_TOL * sizes)
+        for i in uncertain.nonzero().flatten():
             one = self.select(i.view(1))
-            made = torch.zeros(one.parts[0].instantiate().shape, dtype=torch.float64)
-            one._add_to(made[0], torch.ones(1))  # what is measured is what is summed
-            squares[i] = made.square().sum()
-        self.lost = squares < LOST * sizes
-        return squares.masked_fill_(self.lost, 0.0)
+            gradient = torch.zeros(one.parts[0].instantiate().shape, dtype=torch.float64)
+            one._add_to(gradient[0], torch.ones(1))  # the norm is taken of exactly what is summed
+            squares[i] = gradient.square().sum()
+        self.negligible = squares < NEGLIGIBLE * sizes
+        return squares.masked_fill_(self.negligible, 0.0)
 
     @override
     def select(self, examples: Tensor) -> Sum:
@@ -139,16 +138,15 @@ class Sum(PerExampleGradient):
         return total
 
     def _add_to(self, out: Tensor, weights: Tensor) -> None:
-        for (
-            part
-        ) in self.parts:  # which may cancel, so that float32 sums of them would round other examples too
+        # The parts may cancel: float32 sums of them would round other examples too.
+        for part in self.parts:
             part._add_to(out, weights.double())
 
 
 def total(parts: Sequence[Summand]) -> PerExampleGradient:
-    """The per-example sum of what several uses of one parameter contribute.
+    """The per-example sum over several uses of one parameter.
 
-    Uses of one kind merge into one; what is left of different kinds becomes a ``Sum`` with its cross terms.
+    Uses of one kind merge into one; different kinds become a ``Sum`` with its cross terms.
     """
     kinds: dict[type[Summand], list[Summand]] = {}
     for part in parts:

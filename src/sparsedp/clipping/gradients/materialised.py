@@ -1,4 +1,4 @@
-"""Per-example gradients that are small enough to be made: biases, scales, and what the fallback returns."""
+"""Per-example gradients that are small enough to materialise: biases, scales, and what the fallback returns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Per-example gradients of a weight matrix that inputs are multiplied with."""
+"""Per-example gradients of a weight matrix, as outer products of inputs and output gradients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing_extensions import override
 from sparsedp.clipping.gradients.base import (
     CANCELLATION_TOL,
     CHUNK,
-    LOST,
+    NEGLIGIBLE,
     SUMMED_AT_ONCE,
     SUMS_AT_ONCE,
     Summand,
@@ -23,22 +23,22 @@ MOST_POSITIONS = 1 << 12
 """How many positions of sequences are summed at once, if that is fewer examples than ``SUMMED_AT_ONCE``."""
 
 _VANISHING = 2.0**-55
-"""The squares of shorter float32 vectors lose digits, or vanish."""
+"""The squares of float32 vectors with a smaller norm lose digits, or underflow."""
 
 
 class OuterProducts(Summand):
     """``G_i = g_i a_i^T``, or ``sum_t g_it a_it^T`` for sequences: layer inputs a, output gradients g.
 
-    Norms without making G_i: for vectors ``||a_i||^2 ||g_i||^2``. For sequences the cheaper of
-    ``sum_{t,s} <a_t, a_s> <g_t, g_s>`` (Gram form, T^2 (I + O) multiplications an example) and making G_i
-    (T I O of them). The clipped sum ``sum_i w_i G_i`` is one matrix product either way.
+    Norms without materialising G_i: for vectors ``||a_i||^2 ||g_i||^2``. For sequences the cheaper of
+    ``sum_{t,s} <a_t, a_s> <g_t, g_s>`` (Gram form, T^2 (I + O) multiplications per example) and materialising
+    G_i (T I O of them). The clipped sum ``sum_i w_i G_i`` is one matrix product either way.
     """
 
     def __init__(self, inputs: Tensor | Vectors, output_grads: Tensor | Vectors) -> None:
         self.inputs = inputs if isinstance(inputs, Vectors) else Vectors(inputs)
         self.output_grads = output_grads if isinstance(output_grads, Vectors) else Vectors(output_grads)
         self.batch_size = self.inputs.values.shape[0]
-        self._made: Tensor | None = None
+        self._materialised: Tensor | None = None
 
     @override
     def squared_norms(self) -> Tensor:
@@ -52,12 +52,12 @@ class OuterProducts(Summand):
                 _gram_squares(upcast(a[start : start + step]), upcast(g[start : start + step]))
                 for start in range(0, max(1, self.batch_size), step)
             ]
-            self.lost = torch.cat([lost for _, lost in pieces])
+            self.negligible = torch.cat([negligible for _, negligible in pieces])
             return torch.cat([squares for squares, _ in pieces])
-        if self._made is None:
-            # No larger than what is already held, so kept for the sum too: what is measured is what is summed.
-            self._made = _made(upcast(a), upcast(g))
-        return Materialised(self._made).squared_norms()
+        if self._materialised is None:
+            # No larger than the inputs, so it is cached for the sum: the norm is taken of exactly what is summed.
+            self._materialised = _materialise(upcast(a), upcast(g))
+        return Materialised(self._materialised).squared_norms()
 
     @override
     def sizes(self) -> Tensor:
@@ -67,14 +67,14 @@ class OuterProducts(Summand):
     @override
     def select(self, examples: Tensor) -> OuterProducts:
         chosen = OuterProducts(self.inputs.values[examples], self.output_grads.values[examples])
-        chosen._made = None if self._made is None else self._made[examples]
+        chosen._materialised = None if self._materialised is None else self._materialised[examples]
         return chosen
 
     @override
     def instantiate(self) -> Tensor:
-        if self._made is not None:
-            return self._made
-        return _made(upcast(self.inputs.values), upcast(self.output_grads.values))
+        if self._materialised is not None:
+            return self._materialised
+        return _materialise(upcast(self.inputs.values), upcast(self.output_grads.values))
 
     def merge(self, others: Sequence[OuterProducts]) -> OuterProducts:
         """Several uses of one matrix are one longer sequence."""
@@ -88,8 +88,8 @@ class OuterProducts(Summand):
     def dot(self, other: Summand) -> Tensor:
         a, g = self.sequences()
         if isinstance(other, Materialised):
-            made = upcast(other.values).reshape(self.batch_size, g.shape[2], a.shape[2])
-            return (torch.bmm(g, made) * a).flatten(1).sum(1)
+            gradients = upcast(other.values).reshape(self.batch_size, g.shape[2], a.shape[2])
+            return (torch.bmm(g, gradients) * a).flatten(1).sum(1)
         return other.dot(self)
 
     def sequences(self) -> tuple[Tensor, Tensor]:
@@ -97,8 +97,8 @@ class OuterProducts(Summand):
         return _sequence(upcast(self.inputs.values)), _sequence(upcast(self.output_grads.values))
 
     def _add_to(self, out: Tensor, weights: Tensor) -> None:
-        if self._made is not None:
-            Materialised(self._made)._add_to(out, weights)
+        if self._materialised is not None:
+            Materialised(self._materialised)._add_to(out, weights)
             return
         a, g = upcast(self.inputs.values), upcast(self.output_grads.values)
         length = a.shape[1:-1].numel()
@@ -122,7 +122,8 @@ def _sum_of_sums(g: Tensor, a: Tensor, weights: Tensor, rows: int) -> Tensor:
     left, right = g.to(weights.dtype), a.to(weights.dtype)
     narrower = right if a.shape[1] <= g.shape[1] else left
     scaled = narrower.new_empty(min(rows, a.shape[0]), narrower.shape[1])  # stays in the cache
-    total, product = left.new_empty(2, left.shape[1], right.shape[1])
+    total = left.new_empty(left.shape[1], right.shape[1])
+    product = torch.empty_like(total)
     for start in range(0, a.shape[0], rows):
         some = slice(start, start + rows)
         weighted = torch.mul(narrower[some], weights[some], out=scaled[: a.shape[0] - start])
@@ -137,38 +138,40 @@ def _sequence(values: Tensor) -> Tensor:
     return values if values.dim() == 3 else values.unsqueeze(1)
 
 
-def _made(a: Tensor, g: Tensor) -> Tensor:
+def _materialise(a: Tensor, g: Tensor) -> Tensor:
     return torch.bmm(_sequence(g).mT, _sequence(a))
 
 
-def _made_squares(a: Tensor, g: Tensor) -> Tensor:
-    return Materialised(_made(a, g)).squared_norms()
+def _materialised_squares(a: Tensor, g: Tensor) -> Tensor:
+    return Materialised(_materialise(a, g)).squared_norms()
 
 
 def _gram_squares(a: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-    """Squared norms, and which of them are of gradients that count as zero."""
+    """Squared norms, and which gradients count as zero."""
     aa, gg = _gram(a), _gram(g)
     a_squares, g_squares = aa.diagonal(dim1=1, dim2=2).double(), gg.diagonal(dim1=1, dim2=2).double()
     sizes = (a_squares * g_squares).sqrt().sum(1).square()
     squares = (aa * gg).flatten(1).sum(1).double()
-    unseen = (_unseen(a_squares, g_squares) + _unseen(g_squares, a_squares)).square()
-    doubtful = (
-        (squares < CANCELLATION_TOL * sizes) | (CANCELLATION_TOL**2 * squares < unseen) | ~squares.isfinite()
+    underflow = (_underflow(a_squares, g_squares) + _underflow(g_squares, a_squares)).square()
+    uncertain = (
+        (squares < CANCELLATION_TOL * sizes)
+        | (CANCELLATION_TOL**2 * squares < underflow)
+        | ~squares.isfinite()
     )
-    lost = torch.zeros_like(doubtful)
-    found = doubtful.nonzero().flatten()
-    if found.numel():
-        found = found[((a[found] != 0).any(2) & (g[found] != 0).any(2)).any(1)]  # others have no gradient
+    negligible = torch.zeros_like(uncertain)
+    recomputed = uncertain.nonzero().flatten()
+    if recomputed.numel():
+        nonzero = ((a[recomputed] != 0).any(2) & (g[recomputed] != 0).any(2)).any(1)
         step = max(1, CHUNK // (a.shape[2] * g.shape[2]))
-        for some in torch.split(found, step):
-            squares[some] = _made_squares(a[some].double(), g[some].double())
+        for some in torch.split(recomputed[nonzero], step):
+            squares[some] = _materialised_squares(a[some].double(), g[some].double())
             sizes = (row_squares(a[some]) * row_squares(g[some])).sqrt().sum(1).square()
-            lost[some] = squares[some] < LOST * sizes
-    return squares.masked_fill_(lost, 0.0), lost
+            negligible[some] = squares[some] < NEGLIGIBLE * sizes
+    return squares.masked_fill_(negligible, 0.0), negligible
 
 
 def _gram(vectors: Tensor) -> Tensor:
-    """Products of all pairs of an example's vectors; of wide ones in float64, from sums of ``WIDEST`` in float32."""
+    """Products of all pairs of an example's vectors; for wide ones in float64, from sums of ``WIDEST`` in float32."""
     if vectors.shape[2] <= WIDEST:
         return torch.bmm(vectors, vectors.mT)
     return sum(
@@ -176,6 +179,6 @@ def _gram(vectors: Tensor) -> Tensor:
     )
 
 
-def _unseen(squares: Tensor, others: Tensor) -> Tensor:
-    """At most how long the products with those vectors are whose squares float32 may have lost."""
+def _underflow(squares: Tensor, others: Tensor) -> Tensor:
+    """An upper bound on the norm of the products with vectors whose squares may have underflowed in float32."""
     return ((squares < _VANISHING**2) * (others.sqrt() + _VANISHING)).sum(1) * _VANISHING

@@ -19,22 +19,22 @@ from sparsedp.rows.lookups import EmbeddingLookups
 class ScatteredRows(Summand):
     """``G_i`` holds, in each row that example i reads, the sum of the gradients of its lookups."""
 
-    def __init__(self, read: EmbeddingLookups, batch_size: int, rows: int) -> None:
-        self.read = read
+    def __init__(self, lookups: EmbeddingLookups, batch_size: int, rows: int) -> None:
+        self.lookups = lookups
         self.batch_size = batch_size
         self.rows = rows
 
     @cached_property
     def _coalesced(self) -> tuple[Tensor, Tensor, Tensor]:
-        """(examples, ids, gradients), one entry for each row that an example reads, by ascending example."""
-        read = self.read
-        grads = upcast(read.output_grads)
-        if read.sources is not None:
-            grads = grads[read.sources]
-        if read.scales is not None:
-            grads = grads * read.scales.unsqueeze(1)
-        keys, place = torch.unique(read.examples * self.rows + read.ids, return_inverse=True)
-        values = grads.new_zeros(keys.numel(), grads.shape[1]).index_add_(0, place, grads)
+        """(examples, ids, gradients), one entry per (example, row) pair, by ascending example."""
+        lookups = self.lookups
+        grads = upcast(lookups.output_grads)
+        if lookups.sources is not None:
+            grads = grads[lookups.sources]
+        if lookups.scales is not None:
+            grads = grads * lookups.scales.unsqueeze(1)
+        keys, inverse = torch.unique(lookups.examples * self.rows + lookups.ids, return_inverse=True)
+        values = grads.new_zeros(keys.numel(), grads.shape[1]).index_add_(0, inverse, grads)
         return keys // self.rows, keys % self.rows, values
 
     @override
@@ -45,24 +45,24 @@ class ScatteredRows(Summand):
 
     @override
     def select(self, examples: Tensor) -> ScatteredRows:
-        place = examples.new_full((self.batch_size,), -1)
-        place[examples] = torch.arange(examples.numel(), device=examples.device)
-        owner, ids, values = self._coalesced
-        kept = place[owner] >= 0
-        read = EmbeddingLookups(ids[kept], place[owner[kept]], values[kept])
-        return ScatteredRows(read, examples.numel(), self.rows)
+        new_index = examples.new_full((self.batch_size,), -1)
+        new_index[examples] = torch.arange(examples.numel(), device=examples.device)
+        example, ids, values = self._coalesced
+        selected = new_index[example] >= 0
+        lookups = EmbeddingLookups(ids[selected], new_index[example[selected]], values[selected])
+        return ScatteredRows(lookups, examples.numel(), self.rows)
 
     @override
     def instantiate(self) -> Tensor:
         examples, ids, values = self._coalesced
-        made = values.new_zeros(self.batch_size, self.rows, values.shape[1])
-        made[examples, ids] = values
-        return made
+        gradients = values.new_zeros(self.batch_size, self.rows, values.shape[1])
+        gradients[examples, ids] = values
+        return gradients
 
     @override
     def merge(self, others: Sequence[ScatteredRows]) -> ScatteredRows:
-        read = EmbeddingLookups.concatenate([self.read, *(other.read for other in others)])
-        return ScatteredRows(read, self.batch_size, self.rows)
+        lookups = EmbeddingLookups.concatenate([self.lookups, *(other.lookups for other in others)])
+        return ScatteredRows(lookups, self.batch_size, self.rows)
 
     @override
     def dot(self, other: Summand) -> Tensor:
@@ -75,24 +75,24 @@ class ScatteredRows(Summand):
         return other.dot(self)
 
     def _padded(self) -> tuple[Tensor, Tensor]:
-        """Ids (B, L) and gradients (B, L, D), each example's rows first and then zero gradients of row 0."""
+        """Ids (B, L) and gradients (B, L, D), padded with zero gradients of row 0."""
         examples, ids, values = self._coalesced
         counts = torch.bincount(examples, minlength=self.batch_size)
         start = counts.cumsum(0) - counts
-        place = torch.arange(examples.numel(), device=examples.device) - start[examples]
+        slot = torch.arange(examples.numel(), device=examples.device) - start[examples]
         length = int(counts.max()) if counts.numel() else 0
         padded_ids = ids.new_zeros(self.batch_size, length)
         padded = values.new_zeros(self.batch_size, length, values.shape[1])
-        padded_ids[examples, place] = ids
-        padded[examples, place] = values
+        padded_ids[examples, slot] = ids
+        padded[examples, slot] = values
         return padded_ids, padded
 
     def _dot_outer(self, other: OuterProducts) -> Tensor:
         """``sum over lookups n and positions t of g_t[id_n] <a_t, v_n>``."""
         a, g = other.sequences()
         ids, values = self._padded()
-        taken = torch.gather(g, 2, ids.unsqueeze(1).expand(-1, g.shape[1], -1))
-        return (torch.bmm(a, values.mT) * taken).flatten(1).sum(1)
+        gathered = torch.gather(g, 2, ids.unsqueeze(1).expand(-1, g.shape[1], -1))
+        return (torch.bmm(a, values.mT) * gathered).flatten(1).sum(1)
 
     def _add_to(self, out: Tensor, weights: Tensor) -> None:
         examples, ids, values = self._coalesced

@@ -1,4 +1,4 @@
-"""One file a layer; importing this package registers them all."""
+"""One file per layer; importing this package registers them all."""
 
 from sparsedp.clipping.layers import (
     attention,

@@ -28,10 +28,10 @@ class Projected(NamedTuple):
 
 @register_layer_rule(nn.MultiheadAttention)
 class AttentionRule(Rule):
-    """Runs the layer's own formula with its projections in the open; torch computes them out of reach."""
+    """Computes attention with explicit projections, since torch's fused ones show no intermediate gradients."""
 
     parameters = None
-    whole = True
+    recurse = True
 
     @override
     def refusal(self, module: nn.Module) -> str | None:
@@ -54,15 +54,15 @@ class AttentionRule(Rule):
         assert isinstance(module, nn.MultiheadAttention)
         call: Projected = saved
         if call.weight in trainable:
-            within = _within(grad, call.weight_rows, 3 * module.embed_dim)
-            yield from projection(call.inputs, within, frozenset({call.weight}), call.weight, call.bias)
+            padded = _padded(grad, call.weight_rows, 3 * module.embed_dim)
+            yield from projection(call.inputs, padded, frozenset({call.weight}), call.weight, call.bias)
         if call.bias in trainable:
-            within = _within(grad, call.bias_rows, 3 * module.embed_dim)
-            yield from projection(call.inputs, within, frozenset({call.bias}), call.weight, call.bias)
+            padded = _padded(grad, call.bias_rows, 3 * module.embed_dim)
+            yield from projection(call.inputs, padded, frozenset({call.bias}), call.weight, call.bias)
 
 
-def _within(grad: Tensor, rows: tuple[int, int] | None, height: int) -> Tensor:
-    """The gradient for all rows of the parameter, where only some of them were used."""
+def _padded(grad: Tensor, rows: tuple[int, int] | None, height: int) -> Tensor:
+    """The gradient for all rows of the parameter, zero where they were not used."""
     return grad if rows is None else F.pad(grad, (rows[0], height - rows[1]))
 
 
@@ -106,7 +106,7 @@ def _attend(
 def _project_inputs(
     module: nn.MultiheadAttention, layer_call: LayerCall, query: Tensor, key: Tensor, value: Tensor
 ) -> list[Tensor]:
-    """Queries, keys and values; what is one tensor goes through one product where the weights are packed."""
+    """Queries, keys and values; equal inputs share one product where the weights are packed."""
     size = module.embed_dim
     packed = module.in_proj_weight is not None
     if packed and query is key and key is value:
@@ -138,8 +138,8 @@ def _merged_mask(
         if mask.dim() == 3:
             mask = mask.view(query.shape[0], module.num_heads, *mask.shape[1:])
     if padding is not None:
-        hidden = _additive(padding, query.dtype)[:, None, None, :]
-        mask = hidden if mask is None else mask + hidden
+        padding_mask = _additive(padding, query.dtype)[:, None, None, :]
+        mask = padding_mask if mask is None else mask + padding_mask
     return mask
 
 

@@ -1,4 +1,4 @@
-"""Layers that are refused because they tie the examples of a batch together."""
+"""Layers that are refused because they mix the examples of a batch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 
 def cross_example_refusal(module: nn.Module) -> str | None:
-    """Why a module cannot be in a privately trained model at all, trainable or not; None where it can."""
+    """Why a module is refused in a privately trained model, trainable or not; None if it is not."""
     if isinstance(module, _BatchNorm):
         return (
             "normalises each example by the others of its batch, so that one example moves the gradients of "

@@ -1,4 +1,4 @@
-"""Embedding layers with a forward of their own: scaled word embeddings, positions computed from a mask."""
+"""Subclasses of nn.Embedding that override forward: scaled word embeddings, positions computed from a mask."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 from typing_extensions import override
 
 from sparsedp.clipping.errors import RuleError
-from sparsedp.clipping.layers.embedding import each_for_itself, lookups, table_refusal
+from sparsedp.clipping.layers.embedding import expand_shared_ids, lookups, table_refusal
 from sparsedp.clipping.layers.registry import (
     LayerCall,
     Parts,
@@ -24,9 +24,9 @@ from sparsedp.clipping.layers.registry import (
 
 @register_derived_layer_rule(nn.Embedding)
 class DerivedEmbeddingRule(Rule):
-    """Whatever the layer does with its arguments, it reads rows of its weight, and that is seen.
+    """Intercepts the layer's lookups in its weight, for any computation around them.
 
-    Its weight counts as a dense parameter: which rows a call will read is not known from its arguments.
+    The weight counts as a dense parameter: the arguments of a call do not tell which rows it will read.
     """
 
     parameters = frozenset({"weight"})
@@ -73,6 +73,6 @@ class _TracedWeight(TorchFunctionMode):
             raise RuleError(
                 f"uses its weight in {func.__name__}, where only looking up rows of it has a rule"
             )
-        ids = each_for_itself(self._layer_call, argument(args, kwargs, 0, "input"))
+        ids = expand_shared_ids(self._layer_call, argument(args, kwargs, 0, "input"))
         kwargs.pop("input", None)
         return self._layer_call.trace(ids, func(ids, *args[1:], **kwargs))

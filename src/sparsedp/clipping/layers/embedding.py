@@ -21,7 +21,7 @@ from sparsedp.rows.lookups import EmbeddingLookups
 
 
 def table_refusal(table: nn.Embedding | nn.EmbeddingBag) -> str | None:
-    """The options of a table that make its rows depend on more than one example."""
+    """Why a table is refused: options that make its rows depend on more than one example."""
     if table.max_norm is not None:
         return (
             "max_norm rescales rows in place whenever they are read, which shows without noise what the "
@@ -37,7 +37,7 @@ def table_refusal(table: nn.Embedding | nn.EmbeddingBag) -> str | None:
 
 @register_layer_rule(nn.Embedding)
 class EmbeddingRule(TableRule):
-    """Each lookup owns its part of the output's gradient and belongs to the example along dimension 0."""
+    """Each lookup has one row of the output gradient and belongs to an example along dimension 0."""
 
     @override
     def refusal(self, module: nn.Module) -> str | None:
@@ -49,7 +49,7 @@ class EmbeddingRule(TableRule):
         self, module: nn.Module, layer_call: LayerCall, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         ids = argument(args, kwargs, 0, "input")
-        ids = each_for_itself(layer_call, ids)
+        ids = expand_shared_ids(layer_call, ids)
         return layer_call.trace(ids, layer_call.original_forward(ids))
 
     @override
@@ -59,12 +59,12 @@ class EmbeddingRule(TableRule):
 
 
 def lookups(table: nn.Embedding, ids: Tensor, grad: Tensor) -> EmbeddingLookups:
-    """What a call with ``ids`` read."""
-    owners = np.arange(ids.shape[0])
+    """The lookups of a call with ``ids``."""
+    example_of = np.arange(ids.shape[0])
     flat, rows = ids.flatten().long(), grad.flatten(0, -2)
-    if flat.shape[0] != owners.size:
-        owners = owners.repeat(ids.shape[1:].numel())
-    examples = torch.from_numpy(owners)
+    if flat.shape[0] != example_of.size:
+        example_of = example_of.repeat(ids.shape[1:].numel())
+    examples = torch.from_numpy(example_of)
     if table.padding_idx is not None:
         read = flat != table.padding_idx
         if not bool(read.all()):
@@ -72,8 +72,8 @@ def lookups(table: nn.Embedding, ids: Tensor, grad: Tensor) -> EmbeddingLookups:
     return EmbeddingLookups(flat, examples, rows)
 
 
-def each_for_itself(layer_call: LayerCall, ids: Any) -> Any:
-    """Ids that all examples share (positions, of shape (1, T)), once for each example.
+def expand_shared_ids(layer_call: LayerCall, ids: Any) -> Any:
+    """Ids that all examples share (positions, of shape (1, T)), expanded to one row per example.
 
     Otherwise their gradient would arrive summed over the batch.
     """

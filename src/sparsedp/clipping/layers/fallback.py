@@ -1,4 +1,4 @@
-"""Any module that treats its examples separately: vector-Jacobian products of each, by vmap."""
+"""Any module that treats its examples separately: one vector-Jacobian product per example, by vmap."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unflatten
 from typing_extensions import override
 
-from sparsedp.clipping.anchor import grounded_copy
-from sparsedp.clipping.attributes import guard_attributes, tensors_kept
+from sparsedp.clipping.anchor import copy_with_sentinel
+from sparsedp.clipping.attributes import guard_attributes, tensor_attributes
 from sparsedp.clipping.errors import RuleError
 from sparsedp.clipping.gradients.base import CHUNK
 from sparsedp.clipping.gradients.materialised import Materialised
@@ -24,25 +24,25 @@ MOST = 1 << 30
 
 
 class Replay(NamedTuple):
-    """A call, to be run again."""
+    """A call, to be run again per example."""
 
     leaves: list[Any]
     spec: TreeSpec
-    place: int
+    output_index: int
     """Which tensor of the output the gradient is for."""
     output: Tensor
-    """What the call gave there."""
+    """That tensor's value in the first run."""
 
 
 class Fallback(Rule):
-    """Runs the module again, each example by itself, and makes the gradients of its own parameters.
+    """Runs the module again per example and materialises the gradients of its direct parameters.
 
-    The second run must give the output of the first: a module that mixes examples or draws random numbers
-    does not, and is refused. Hooks on the module and its children see the second run too.
+    The second run must reproduce the output of the first: a module that mixes examples or draws random numbers
+    does not, and is refused. Hooks on the module and its children run again too.
     """
 
     parameters = None
-    grounds_input = False
+    leaves_input_unchanged = False
 
     @override
     def refusal(self, module: nn.Module) -> str | None:
@@ -56,24 +56,23 @@ class Fallback(Rule):
     ) -> Any:
         saved = tree_map_only(Tensor, Tensor.detach, (args, kwargs))
         leaves, spec = tree_flatten(saved)
-        attributes = tensors_kept(module)
+        attributes = tensor_attributes(module)
         outputs, output_spec = tree_flatten(layer_call.original_forward(*args, **kwargs))
-        places = [i for i, o in enumerate(outputs) if isinstance(o, Tensor) and o.is_floating_point()]
-        if not places:
+        output_indices = [i for i, o in enumerate(outputs) if isinstance(o, Tensor) and o.is_floating_point()]
+        if not output_indices:
             raise RuleError("returns no tensor that could carry a gradient")
         originals, returned = list(outputs), dict[int, Tensor]()
-        for place in places:
-            output = originals[place]
-            # A copy, since what follows may change the output in place.
-            replay = Replay(leaves, spec, place, output.detach().clone())
-            # An output that the module uses for another output would receive that one's gradient as well; and
-            # what follows a view in place must be seen by the operation that made it.
-            # A copy that requires a gradient is tied to the ground.
+        for output_index in output_indices:
+            output = originals[output_index]
+            # A copy, since a later operation may change the output in place.
+            replay = Replay(leaves, spec, output_index, output.detach().clone())
+            # An output that the module uses for another output would receive that one's gradient as well, and the
+            # operation that made a view must see later in-place changes of it: both need a copy.
             if output.requires_grad:
-                apart = grounded_copy(output)
+                separate = copy_with_sentinel(output)
             else:
-                apart = output.clone() if len(places) > 1 or output._is_view() else output
-            outputs[place] = returned[id(output)] = layer_call.trace(replay, apart)
+                separate = output.clone() if len(output_indices) > 1 or output._is_view() else output
+            outputs[output_index] = returned[id(output)] = layer_call.trace(replay, separate)
         guard_attributes(module, layer_call.name, attributes, returned)
         return tree_unflatten(outputs, output_spec)
 
@@ -87,10 +86,10 @@ class Fallback(Rule):
                 f"{grad.shape[0]} examples would be held at once; make it of layers that have rules"
             )
         if grad.shape[0] == 0:
-            made = {name: value.new_zeros(0, *value.shape) for name, value in parameters.items()}
+            gradients = {name: value.new_zeros(0, *value.shape) for name, value in parameters.items()}
         else:
-            made = _replay(module, saved, grad, parameters, max(1, CHUNK // numbers))
-        for name, values in made.items():
+            gradients = _replay(module, saved, grad, parameters, max(1, CHUNK // numbers))
+        for name, values in gradients.items():
             yield name, Materialised(values)
 
 
@@ -98,17 +97,17 @@ def _replay(
     module: nn.Module, call: Replay, grad: Tensor, parameters: dict[str, Tensor], chunk: int
 ) -> dict[str, Tensor]:
     """The gradient of each parameter for each example, ``chunk`` examples at a time."""
-    own = [i for i, leaf in enumerate(call.leaves) if _holds_examples(leaf, grad.shape[0])]
+    batched = [i for i, leaf in enumerate(call.leaves) if _holds_examples(leaf, grad.shape[0])]
 
     def one(inputs: list[Tensor], output_grad: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         leaves = list(call.leaves)
-        for i, leaf in zip(own, inputs, strict=True):
+        for i, leaf in zip(batched, inputs, strict=True):
             leaves[i] = leaf.unsqueeze(0)
         args, kwargs = tree_unflatten(leaves, call.spec)
 
         def output(values: dict[str, Tensor]) -> Tensor:
-            found: Tensor = tree_flatten(functional_call(module, values, args, kwargs))[0][call.place]
-            return found
+            outputs = tree_flatten(functional_call(module, values, args, kwargs))[0]
+            return outputs[call.output_index]  # type: ignore[no-any-return]
 
         value, pull_back = vjp(output, parameters)  # type: ignore[misc]
         return pull_back(output_grad.unsqueeze(0))[0], value.squeeze(0)
@@ -116,11 +115,11 @@ def _replay(
     try:
         # The fused attention kernels have no batching rule.
         with sdpa_kernel(SDPBackend.MATH):
-            made, again = vmap(one, chunk_size=chunk)([call.leaves[i] for i in own], grad)
+            gradients, again = vmap(one, chunk_size=chunk)([call.leaves[i] for i in batched], grad)
     except (RuntimeError, ValueError) as error:
         raise RuleError(f"{_HOW}: {str(error).strip().splitlines()[0]}") from error
     _check_same(call.output, again)
-    return dict(made)
+    return dict(gradients)
 
 
 _HOW = (
@@ -133,14 +132,14 @@ def _holds_examples(leaf: Any, batch: int) -> bool:
     return isinstance(leaf, Tensor) and leaf.dim() > 0 and leaf.shape[0] == batch
 
 
-def _check_same(together: Tensor, alone: Tensor) -> None:
-    """An example's output must not depend on whether the others are there (but for rounding)."""
-    tolerance = max(1e-3, 4 * torch.finfo(together.dtype).eps)
-    together, alone = upcast(together), upcast(alone)
-    finite = together.isfinite()
-    if together.shape == alone.shape and torch.equal(finite, alone.isfinite()):
-        difference = (together - alone).abs()[finite]
-        if not finite.any() or difference.amax() <= tolerance * together[finite].abs().amax():
+def _check_same(in_batch: Tensor, alone: Tensor) -> None:
+    """Refuse a module whose output for an example depends on the rest of its batch, beyond rounding."""
+    tolerance = max(1e-3, 4 * torch.finfo(in_batch.dtype).eps)
+    in_batch, alone = upcast(in_batch), upcast(alone)
+    finite = in_batch.isfinite()
+    if in_batch.shape == alone.shape and torch.equal(finite, alone.isfinite()):
+        difference = (in_batch - alone).abs()[finite]
+        if not finite.any() or difference.amax() <= tolerance * in_batch[finite].abs().amax():
             return
     raise RuleError(
         "gives another output for an example by itself than for the same example in its batch: it mixes the "

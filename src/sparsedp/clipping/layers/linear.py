@@ -37,7 +37,7 @@ class TransposedLinearRule(Rule):
 
 
 def projection(inputs: Tensor, grad: Tensor, trainable: Trainable, weight: str, bias: str) -> Parts:
-    """The parts of a weight and a bias by which inputs of shape (B, ..., I) were projected."""
+    """The per-example gradients of a weight and a bias that project inputs of shape (B, ..., I)."""
     if grad.dim() > 3:
         inputs, grad = inputs.flatten(1, -2), grad.flatten(1, -2)
     vectors = Vectors(grad)

@@ -14,7 +14,7 @@ from sparsedp.clipping.layers.registry import Parts, Rule, Trainable, register_l
 
 
 def _scaled(normed: Tensor, grad: Tensor, summed: list[int], trainable: Trainable) -> Parts:
-    """Parts of ``y = weight * normed + bias``, where weight and bias are repeated along ``summed``."""
+    """Per-example gradients of ``y = weight * normed + bias``, with weight and bias broadcast along ``summed``."""
     if "weight" in trainable:
         products = grad * normed
         yield "weight", Materialised(products.sum(summed) if summed else products)

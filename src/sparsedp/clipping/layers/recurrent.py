@@ -1,4 +1,4 @@
-"""LSTM, GRU and plain recurrent layers and cells, unrolled: torch's fused kernels show no gate gradients."""
+"""LSTM, GRU and plain recurrent layers and cells, unrolled: torch's fused kernels expose no gate gradients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparsedp.clipping.layers.registry import LayerCall, Parts, Rule, Trainable,
 
 
 class Unrolled(NamedTuple):
-    """One projection over all time steps, of the layer's inputs or of its states (found step by step)."""
+    """One projection over all time steps, of the layer's inputs or of its hidden states (a list, filled step by step)."""
 
     inputs: Tensor | list[Tensor]
     kind: str
@@ -25,7 +25,7 @@ class Unrolled(NamedTuple):
     suffix: str
     """The layer and direction, as torch names parameters: ``_l0_reverse``; empty for a cell."""
     first: Tensor | None = None
-    """The first of the states that are found step by step: it is the user's, who must not change it in place."""
+    """The initial hidden state. It belongs to the user, who must not change it in place."""
 
 
 @register_layer_rule(nn.RNN, nn.LSTM, nn.GRU)
@@ -136,10 +136,10 @@ def _sweep(
     b_ih = getattr(module, f"bias_ih{suffix}") if module.bias else None
     b_hh = getattr(module, f"bias_hh{suffix}") if module.bias else None
     gates = layer_call.trace(Unrolled(inputs.detach(), "ih", suffix), F.linear(inputs, w_ih, b_ih))
-    # Zeros that are added to what comes from the states: their gradient is that of every step at once.
+    # Zeros are added to the projected states: the gradient of these zeros is that of all steps at once.
     before: list[Tensor] = [state[0]] * inputs.shape[1]
-    slack = layer_call.trace(Unrolled(before, "hh", suffix, state[0].detach()), torch.zeros_like(gates))
-    steps = list(enumerate(zip(gates.unbind(1), slack.unbind(1), strict=True)))
+    zeros = layer_call.trace(Unrolled(before, "hh", suffix, state[0].detach()), torch.zeros_like(gates))
+    steps = list(enumerate(zip(gates.unbind(1), zeros.unbind(1), strict=True)))
     outputs: list[Tensor] = [state[0]] * len(steps)
     for time, (gate, zero) in reversed(steps) if suffix.endswith("reverse") else steps:
         before[time] = state[0].detach()
@@ -149,9 +149,9 @@ def _sweep(
 
 
 def _lstm(x: Tensor, h: Tensor, state: State) -> State:
-    take, forget, new, show = (x + h).chunk(4, 1)
-    cell = forget.sigmoid() * state[1] + take.sigmoid() * new.tanh()
-    return show.sigmoid() * cell.tanh(), cell
+    input_gate, forget_gate, cell_gate, output_gate = (x + h).chunk(4, 1)
+    cell = forget_gate.sigmoid() * state[1] + input_gate.sigmoid() * cell_gate.tanh()
+    return output_gate.sigmoid() * cell.tanh(), cell
 
 
 def _gru(x: Tensor, h: Tensor, state: State) -> State:

@@ -1,4 +1,4 @@
-"""Which rule finds the per-example gradients of which layer."""
+"""Registry of layer rules: which rule computes the per-example gradients of which layer."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ Parts = Iterator[tuple[str, Part]]
 
 
 class LayerCall(Protocol):
-    """One call of a watched layer, as its rule sees it."""
+    """One call of a wrapped layer, as its rule sees it."""
 
     name: str
-    """What the model calls the layer."""
+    """The layer's qualified name in the model."""
 
     def original_forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The layer's own forward."""
+        """The layer's original forward."""
 
     def trace(self, saved: Any, output: Tensor) -> Tensor:
-        """Hand ``saved`` and the gradient of ``output`` to the rule's ``gradients`` after the backward pass.
+        """Pass ``saved`` and the gradient of ``output`` to the rule's ``gradients`` after the backward pass.
 
         ``saved`` is a tensor or a tuple, whose tensors must not be changed in place until then.
 
-        What it returns takes the place of ``output``, which must not be a view of what its operation saved.
+        The returned tensor replaces ``output``, which must not be a view of what its operation saved.
         """
 
     def batch_size(self) -> int | None:
@@ -38,19 +38,19 @@ class LayerCall(Protocol):
 
 
 class Rule(ABC):
-    """How one kind of layer hands over its per-example gradients.
+    """Computes the per-example gradients of one kind of layer.
 
-    A rule has no state: everything about a call travels in what the rule keeps of it.
+    A rule has no state: everything about a call is in the tensors that the rule saves of it.
     """
 
     parameters: ClassVar[frozenset[str] | None] = frozenset({"weight", "bias"})
     """The parameters that the rule knows; None: all that the module has."""
     input: ClassVar[str] = "input"
-    """What the layer's forward calls its first argument."""
-    whole: ClassVar[bool] = False
+    """The name of the first argument of the layer's forward."""
+    recurse: ClassVar[bool] = False
     """The rule covers the parameters of the module's descendants too (they are used without being called)."""
-    grounds_input: ClassVar[bool] = True
-    """The layer does not change its input in place, so the input may be tied to the ground (see ``ground``)."""
+    leaves_input_unchanged: ClassVar[bool] = True
+    """The layer does not change its input in place, so the input may be connected to the sentinel (see ``with_sentinel``)."""
 
     def refusal(self, module: nn.Module) -> str | None:
         """Why this module cannot be trained privately as it is configured; None where it can."""
@@ -59,7 +59,7 @@ class Rule(ABC):
     def forward(
         self, module: nn.Module, layer_call: LayerCall, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Call the layer, none of whose own parameters requires a gradient meanwhile, and trace its output."""
+        """Call the layer, whose direct parameters do not require a gradient meanwhile, and trace its output."""
         return layer_call.trace(
             argument(args, kwargs, 0, self.input), layer_call.original_forward(*args, **kwargs)
         )
@@ -69,7 +69,7 @@ class Rule(ABC):
         """Each parameter (named within the module) with its per-example gradients from one call.
 
         ``grad`` is the gradient of the traced output, with the examples along dimension 0. Only the
-        parameters in ``trainable`` are asked for; others may be left out.
+        parameters in ``trainable`` are needed; others may be left out.
         """
 
 
@@ -79,7 +79,7 @@ class TableRule(Rule):
     parameters = frozenset({"weight"})
 
     def ids(self, saved: Any) -> Tensor | None:
-        """The ids of a call with an example along dimension 0, where they alone say who reads what."""
+        """The ids of a call, examples along dimension 0, if they alone tell which example reads which row."""
         return saved if isinstance(saved, Tensor) else None
 
 
@@ -90,12 +90,12 @@ Register = Callable[[type[Rule]], type[Rule]]
 
 
 def register_layer_rule(*layers: type[nn.Module] | str) -> Register:
-    """Class decorator: this rule is for these layers, given as classes or, not to import them, by name."""
+    """Class decorator: this rule is for these layers, given as classes or, to avoid importing them, by name."""
     return _register(_RULES, layers)
 
 
 def register_derived_layer_rule(*layers: type[nn.Module] | str) -> Register:
-    """Class decorator: this rule is for derived classes of these layers with a forward of their own."""
+    """Class decorator: this rule is for subclasses of these layers that override forward."""
     return _register(_DERIVED, layers)
 
 
@@ -118,9 +118,9 @@ def _register(rules: dict[str, Rule], layers: tuple[type[nn.Module] | str, ...])
     return register
 
 
-def argument(args: tuple[Any, ...], kwargs: dict[str, Any], place: int, name: str) -> Any:
-    """One argument of a call, however it was given; None where it was not."""
-    return args[place] if len(args) > place else kwargs.get(name)
+def argument(args: tuple[Any, ...], kwargs: dict[str, Any], position: int, name: str) -> Any:
+    """One argument of a call, positional or by keyword; None if it is missing."""
+    return args[position] if len(args) > position else kwargs.get(name)
 
 
 def _full_name(layer: type) -> str:

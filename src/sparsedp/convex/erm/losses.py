@@ -148,7 +148,7 @@ class LogisticLoss:
         return np.asarray(curve[:, None] * change)
 
     def probability(self, margins: F64) -> F64:
-        """The chance of target 1 for which this margin would be the best: slopes of both targets cancel."""
+        """The probability of target 1 for which this margin is optimal: the slopes of both targets cancel."""
         against = np.minimum(expit(-margins), self.steepest)
         towards = np.minimum(expit(margins), self.steepest)
         return np.asarray(towards / (against + towards))
@@ -196,7 +196,7 @@ class SmoothedHingeLoss:
 class SquaredLoss:
     """``(margin - target)^2 / 2`` for targets within ``target_bound``, and margins within ``margin_bound``.
 
-    Its slope has no bound but on bounded parameters: whoever fits with it has to keep them in a domain.
+    Its slope is bounded only on bounded parameters: fitting with it needs a bounded domain.
     """
 
     margin_bound: float
@@ -240,7 +240,7 @@ class SoftmaxLoss:
 
     With ``margin = 0`` and ``h = 1``: multinomial logistic. With ``margin = 1``: the multi-class hinge of
     Crammer and Singer with its corners rounded. One joint loss: the slopes of an example, a probability
-    vector less a unit vector, have l2 norm sqrt(2) whatever K is, where one-vs-rest has sqrt(K).
+    vector less a unit vector, have l2 norm sqrt(2) for any K, where one-vs-rest has sqrt(K).
     """
 
     classes: int
@@ -280,8 +280,8 @@ class SoftmaxLoss:
 
     def value(self, margins: F64, targets: F64) -> F64:
         """One loss an example."""
-        own = np.take_along_axis(margins, targets[:, None].astype(np.int64), axis=1)[:, 0]
-        return np.asarray(self.smoothing * logsumexp(self._levels(margins, targets), axis=1) - own)
+        target_margins = np.take_along_axis(margins, targets[:, None].astype(np.int64), axis=1)[:, 0]
+        return np.asarray(self.smoothing * logsumexp(self._levels(margins, targets), axis=1) - target_margins)
 
     def slopes(self, margins: F64, targets: F64) -> F64:
         """Probabilities less the indicator of the target."""

@@ -41,8 +41,8 @@ def noisy_descent(
     mean gradient moves by at most 2 c |row| / n. Event: ``steps`` times Gaussian(sigma_AG sqrt(steps)), which
     together are exactly Gaussian(sigma_AG). Released: all noisy gradients, and so the last point.
 
-    There is no regularisation: stopping early stands in for it. How many steps, how long, and whether with
-    momentum is decided by public numbers alone (``_choose_pace``).
+    There is no regularisation: early stopping replaces it. How many steps, how long, and whether with
+    momentum is decided by public numbers alone (``_choose_schedule``).
     """
     epsilon = check_epsilon(epsilon)
     delta = default_delta(risk.n) if delta is None else check_delta(delta)
@@ -52,12 +52,14 @@ def noisy_descent(
     clip = bound if slope_clip is None else min(bound, check_positive("slope_clip", slope_clip))
     sensitivity = changed_terms(adjacency) * clip * risk.row_l2 / risk.n
     once = GaussianNoise.calibrated(sensitivity, epsilon, delta)
-    pace = _choose_pace(risk, once.std, None if steps is None else check_count("steps", steps))
-    noise = GaussianNoise(once.std * math.sqrt(pace.steps))
-    x = look = np.zeros(risk.dimension)
-    for step in range(pace.steps):
-        moved = look - pace.length * noise.add(_clipped_gradient(risk, look, clip), source.noise)
-        look = moved + pace.momentum(step) * (moved - x)
+    schedule = _choose_schedule(risk, once.std, None if steps is None else check_count("steps", steps))
+    noise = GaussianNoise(once.std * math.sqrt(schedule.steps))
+    x = lookahead = np.zeros(risk.dimension)
+    for step in range(schedule.steps):
+        moved = lookahead - schedule.length * noise.add(
+            _clipped_gradient(risk, lookahead, clip), source.noise
+        )
+        lookahead = moved + schedule.momentum(step) * (moved - x)
         x = moved
     return PrivateMinimiser(
         x=x,
@@ -79,7 +81,7 @@ def no_momentum(step: int) -> float:
 
 @dataclass(frozen=True)
 class StepSchedule:
-    """How many steps, how long each, and how much of the last one is kept."""
+    """The number of steps, their size, and the momentum."""
 
     steps: int
     length: float
@@ -92,7 +94,7 @@ def _clipped_gradient(risk: LinearRisk, x: F64, clip: float) -> F64:
     return risk.pull_back(slopes * (clip / np.maximum(norms, clip)))
 
 
-def _choose_pace(risk: LinearRisk, std: float, steps: int | None) -> StepSchedule:
+def _choose_schedule(risk: LinearRisk, std: float, steps: int | None) -> StepSchedule:
     """Equal steps where few are enough, and momentum, with ``steps`` of its own, where noise would allow many.
 
     Equal steps weigh the noise of all gradients alike, which is what averages it best. They may be as long as
@@ -116,11 +118,11 @@ def _choose_steps(spread: float, free: float, momentum: Callable[[int], float]) 
     ``spread`` is what one step at the whole budget does. Noise in the j-th of T steps has sqrt(T) times that
     and comes out with a weight that follows the momentum, as does what the data say: both are free of d.
     """
-    now = look = np.zeros(_MOST_STEPS)  # the weight of each step's noise in the point reached
+    now = lookahead = np.zeros(_MOST_STEPS)  # the weight of each step's noise in the point reached
     for step in range(_MOST_STEPS):
-        moved = look.copy()
+        moved = lookahead.copy()
         moved[step] += 1.0
-        look = moved + momentum(step) * (moved - now)
+        lookahead = moved + momentum(step) * (moved - now)
         now = moved
         if spread * math.sqrt(step + 1) * float(np.linalg.norm(now)) > free:
             return max(1, step)

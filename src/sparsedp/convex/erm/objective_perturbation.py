@@ -24,9 +24,9 @@ from sparsedp.core.validation import check_epsilon
 from sparsedp.randomness import NoiseSource
 
 _CURVATURE_SHARE = 0.1
-"""The share of epsilon that pays for the change of the Hessian, where lambda is chosen here."""
+"""The share of epsilon that covers the change of the Hessian, where lambda is chosen here."""
 _SOLVER_SHARE = 0.01
-"""The share of epsilon and delta that pays for a minimiser which is not exact."""
+"""The share of epsilon and delta that covers an inexact minimiser."""
 _CHANCE = 1e-12
 """How often the noise may be longer than the solver is made for; no data decide about it."""
 
@@ -62,12 +62,12 @@ def objective_perturbation(
     epsilon, delta = check_epsilon(epsilon), check_pure_or_delta(delta, risk.n)
     risk.verify(pure=delta == 0.0)
     source = NoiseSource() if source is None else source
-    kept = 1 - _SOLVER_SHARE
+    share = 1 - _SOLVER_SHARE
     if lam is None:
-        lam = _choose_lambda(risk, kept * epsilon, kept * delta, adjacency)
+        lam = _choose_lambda(risk, share * epsilon, share * delta, adjacency)
     lam = check_lambda(lam)
-    noise = objective_noise(risk, lam, kept * epsilon, kept * delta, adjacency)
-    hiding, tolerance = _solver_noise(noise, risk, lam, epsilon - kept * epsilon, delta - kept * delta)
+    noise = objective_noise(risk, lam, share * epsilon, share * delta, adjacency)
+    hiding, tolerance = _solver_noise(noise, risk, lam, epsilon - share * epsilon, delta - share * delta)
     check_solvable(
         risk,
         lam,

@@ -17,7 +17,7 @@ from sparsedp.mechanisms import project_linf
 from sparsedp.randomness import NoiseSource
 
 SLACK = 0.01
-"""The share of the sensitivity that pays for the solver's residual."""
+"""The share of the sensitivity that covers the solver's residual."""
 
 
 def output_perturbation(
@@ -46,7 +46,7 @@ def output_perturbation(
     Parameters
     ----------
     risk : the losses, by functions or as a linear model, with the regularity they promise.
-    epsilon, delta : the guarantee; ``delta=0`` asks for pure DP, ``None`` means 1 / (10 n).
+    epsilon, delta : the guarantee; ``delta=0`` requests pure DP, ``None`` means 1 / (10 n).
     lam : lambda; from the theorem unless given, which then needs ``diameter`` or a bounded domain. Refused below a
         floor of public numbers, under which some data sets could not be solved precisely enough.
     domain : Unconstrained (the default), Box, Ball or Simplex; within ``risk.regularity.radius``, where that is
@@ -64,16 +64,7 @@ def output_perturbation(
     source = NoiseSource() if source is None else source
     reach = largest_norm(domain, risk.dimension) if diameter is None else check_positive("diameter", diameter)
     if lam is None:
-        lam = theorem_lambda(
-            risk.regularity,
-            n=risk.n,
-            dimension=risk.dimension,
-            epsilon=epsilon,
-            delta=delta,
-            diameter=reach,
-            goal=goal,
-            beta=beta,
-        )
+        lam = _theorem_lambda(risk, epsilon, delta, diameter=reach, goal=goal, beta=beta)
     lam = check_lambda(lam)
     sensitivity, noise = _calibrate(risk, lam, domain, epsilon, delta, adjacency)
     solution = _solve(risk, lam, domain, adjacency, pure=delta == 0.0)
@@ -88,8 +79,23 @@ def output_perturbation(
     )
 
 
+def _theorem_lambda(
+    risk: EmpiricalRisk, epsilon: float, delta: float, *, diameter: float, goal: Goal, beta: float
+) -> float:
+    return theorem_lambda(
+        risk.regularity,
+        n=risk.n,
+        dimension=risk.dimension,
+        epsilon=epsilon,
+        delta=delta,
+        diameter=diameter,
+        goal=goal,
+        beta=beta,
+    )
+
+
 def l2_sensitivity(risk: EmpiricalRisk, lam: float, adjacency: str = REPLACE_ONE) -> float:
-    """2L / (lam n): how far one example moves the exact minimiser; half if it is only taken out."""
+    """2L / (lam n): how far one example moves the exact minimiser; half of it under add-or-remove-one."""
     return changed_terms(adjacency) * risk.regularity.lipschitz / (lam * risk.n)
 
 

@@ -13,7 +13,7 @@ from sparsedp.randomness import NoiseSource
 
 @dataclass(frozen=True)
 class PrivateMinimiser:
-    """A private minimiser with what can be said of it; all of it public.
+    """A private minimiser with its guarantee and bounds; all of it public.
 
     ``sensitivity`` is that of what was perturbed (l2 for Gaussian noise, l1 for Laplace) and ``noise_scale``
     the standard deviation, or the Laplace scale, of the noise on each of its coordinates. ``lam`` is the

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from sparsedp.convex.clip import as_rows, keep_rows, row_norms, zero_broken_rows
+from sparsedp.convex.clip import as_rows, row_norms, zero_broken_rows, zero_other_rows
 from sparsedp.convex.erm.losses import MarginLoss, check_at_least
 from sparsedp.core.arrays import F64
 from sparsedp.core.validation import check_count, check_number, check_positive
@@ -118,7 +118,7 @@ class FunctionRisk:
         check_count("dimension", self.dimension)
 
     def verify(self, *, pure: bool) -> None:
-        """Nothing can be seen from outside: the promise stands."""
+        """Functions cannot be checked: the promised regularity is taken as given."""
 
     def value_and_gradient(self, x: F64) -> tuple[float, F64]:
         """As given, checked."""
@@ -163,7 +163,7 @@ class LinearRisk:
         if rows.size > MOST_ENTRIES:
             raise ValueError(f"rows must hold at most {MOST_ENTRIES} numbers, got {rows.size}")
         known = np.isfinite(targets)
-        object.__setattr__(self, "rows", rows if known.all() else keep_rows(rows, known))
+        object.__setattr__(self, "rows", rows if known.all() else zero_other_rows(rows, known))
         object.__setattr__(self, "targets", np.where(known, targets, self.loss.empty_target))
         self.loss.check_targets(self.targets)
 

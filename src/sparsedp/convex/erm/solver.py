@@ -1,4 +1,4 @@
-"""Minimisers with a certificate: how far from the exact one they are at most.
+"""Minimisers with a certificate: an upper bound on the distance to the exact one.
 
 Output perturbation hides the *exact* minimiser of a strongly convex function, so a solver must not only come
 close but prove how close. With modulus lambda, a point x with a subgradient u of "function plus indicator of

@@ -15,7 +15,15 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
-from sparsedp.convex.clip import Rows, as_rows, check_bound, clip_rows, keep_rows, row_norms, zero_broken_rows
+from sparsedp.convex.clip import (
+    Rows,
+    as_rows,
+    check_bound,
+    clip_rows,
+    row_norms,
+    zero_broken_rows,
+    zero_other_rows,
+)
 from sparsedp.convex.erm.domains import Domain
 from sparsedp.convex.erm.losses import MarginLoss
 from sparsedp.convex.erm.noisy_descent import noisy_descent
@@ -79,8 +87,8 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     intercept_scaling: float
     seed: int | None
 
-    def _keep(self, parameters: dict[str, Any]) -> None:
-        """Every parameter of ``__init__`` under its own name and as it was given, as scikit-learn asks."""
+    def _set_parameters(self, parameters: dict[str, Any]) -> None:
+        """Set every parameter of ``__init__`` as an attribute of the same name, unchanged, as scikit-learn requires."""
         for name in self._get_param_names():
             setattr(self, name, parameters[name])
 
@@ -151,7 +159,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
 
     def _features(self, rows: Rows, known: NDArray[np.bool_], *, pure: bool) -> Rows:
         """Shortened rows with the constant feature; all zero where an example is not ``known``."""
-        clipped = keep_rows(self._shortened(rows, pure=pure), known)
+        clipped = zero_other_rows(self._shortened(rows, pure=pure), known)
         if not self.fit_intercept:
             return clipped
         constant = np.where(known, check_positive("intercept_scaling", self.intercept_scaling), 0.0)[:, None]
@@ -240,7 +248,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         )
 
     def _mechanism(self, delta: float, domain: Domain | None) -> str:
-        """The mechanism asked for, or for ``auto`` the one that errs least among those that can do it."""
+        """The requested mechanism, or for ``auto`` the applicable one with the least error."""
         if self.mechanism not in _MECHANISMS:
             raise ValueError(f"mechanism must be one of {', '.join(_MECHANISMS)}, got {self.mechanism!r}")
         if self.lam is not None:
@@ -304,21 +312,21 @@ class PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):  # type: ign
     def _public_classes(self, labels: NDArray[Any]) -> tuple[NDArray[Any], str]:
         """The classes, sorted, and what the statement says of them."""
         if self.classes is not None:
-            given = np.unique(column_or_1d(self.classes))
-            if given.size < 2:
-                raise ValueError(f"classes must hold at least two classes, got {given.size}")
-            return given, "the set of labels was given as classes and is public"
+            classes = np.unique(column_or_1d(self.classes))
+            if classes.size < 2:
+                raise ValueError(f"classes must hold at least two classes, got {classes.size}")
+            return classes, "the set of labels was given as classes and is public"
         check_classification_targets(labels)
-        found = np.unique(labels)
-        if found.size < 2:
-            raise ValueError(f"y must hold at least two classes, got one class: {found[0]!r}")
+        labels_found = np.unique(labels)
+        if labels_found.size < 2:
+            raise ValueError(f"y must hold at least two classes, got one class: {labels_found[0]!r}")
         warnings.warn(
             "classes was not given: the set of labels is read from y, so a label that only one row has is revealed by "
             "classes_. Give all labels that there may be as classes=.",
             DataDependentWarning,
             stacklevel=3,
         )
-        return found, "not covered: the set of labels was read from the data"
+        return labels_found, "not covered: the set of labels was read from the data"
 
     def decision_function(self, X: ArrayLike) -> F64:
         """Margins: of the second class for two classes, else one a class."""
@@ -333,11 +341,11 @@ class PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):  # type: ign
 
 
 def _places(labels: NDArray[Any], classes: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The place of each label among the sorted classes, 0 for those that are not there, and which are."""
+    """The index of each label among the sorted classes (0 for unknown labels), and which labels are known."""
     if (labels.dtype.kind in "biuf") != (classes.dtype.kind in "biuf"):
         raise ValueError(
             f"classes must be of the kind of y, got {classes.dtype} for labels of {labels.dtype}"
         )
-    places = np.minimum(np.searchsorted(classes, labels), classes.size - 1)
-    known = np.asarray(classes[places] == labels)
-    return np.where(known, places, 0), known
+    indices = np.minimum(np.searchsorted(classes, labels), classes.size - 1)
+    known = np.asarray(classes[indices] == labels)
+    return np.where(known, indices, 0), known

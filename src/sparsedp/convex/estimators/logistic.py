@@ -25,7 +25,7 @@ class PrivateLogisticRegression(PrivateLinearClassifier):
         All labels that there may be: public, like epsilon. A row with another label counts as an empty one. ``None``
         reads them from ``y``, which reveals a label that only one row has: a warning, and a note in ``statement_``.
     delta : float or None, default=None
-        ``None`` means 1 / (10 n); 0 asks for pure DP.
+        ``None`` means 1 / (10 n); 0 requests pure DP.
     mechanism : {"auto", "output", "objective", "descent"}, default="auto"
         ``"output"``: noise on the regularised minimiser, then the l_inf-nearest point of the domain (SGO
         Algorithm 3). ``"objective"``: noise in the objective. ``"descent"``: noisy full-batch gradients (needs
@@ -52,7 +52,7 @@ class PrivateLogisticRegression(PrivateLinearClassifier):
     intercept_scaling : float, default=0.25
         A larger constant frees the intercept and adds a little noise.
     steepest : float, default=0.5
-        Two classes: the slope at which the logistic loss goes on as a line. 1 is the plain loss, twice the noise.
+        Two classes: the slope at which the logistic loss continues as a straight line. 1 is the plain loss, twice the noise.
     seed : int or None, default=None
         For tests and demonstrations: the result is then reproducible, and NOT private.
 
@@ -97,7 +97,7 @@ class PrivateLogisticRegression(PrivateLinearClassifier):
         steepest: float = 0.5,
         seed: int | None = None,
     ) -> None:
-        self._keep(locals())
+        self._set_parameters(locals())
 
     def _loss(self, classes: int) -> MarginLoss:
         return LogisticLoss(self.steepest) if classes == 2 else SoftmaxLoss(classes)

@@ -30,7 +30,7 @@ _LEARN_NOTHING: dict[str, Callable[[Any], bool]] = {
 def learning_steps(estimator: object) -> list[str]:
     """The steps that learn from data in the pipelines which are fitting ``estimator`` right now, by class name.
 
-    A pipeline does not tell its last step that it is one, so the calling frames are asked.
+    A pipeline does not tell its last step about itself, so the calling frames are inspected.
     """
     return [
         type(step).__name__

@@ -60,7 +60,7 @@ class PrivateRidge(RegressorMixin, PrivateLinearModel):  # type: ignore[misc]
         intercept_scaling: float = 0.25,
         seed: int | None = None,
     ) -> None:
-        self._keep(locals())
+        self._set_parameters(locals())
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

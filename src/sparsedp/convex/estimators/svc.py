@@ -45,7 +45,7 @@ class PrivateLinearSVC(PrivateLinearClassifier):
         smoothing: float = 0.5,
         seed: int | None = None,
     ) -> None:
-        self._keep(locals())
+        self._set_parameters(locals())
 
     def _loss(self, classes: int) -> MarginLoss:
         if classes == 2:

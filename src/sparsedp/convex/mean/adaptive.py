@@ -19,20 +19,20 @@ _WORTH_IT = 1.15
 """Zero is the answer where even the longest mean would be no farther from it than this many projection errors."""
 _CHANCE = 0.01
 _LEAST_CHANCE = 0.001
-"""How often noise alone may look like a coordinate that stands out: at most, and where strictness costs nothing."""
+"""How often noise alone may look like a significant coordinate: at most, and where strictness costs nothing."""
 _FULL_STAKE = 3.5
 """At which stake the chance is the larger one; below it falls in proportion."""
 _LARGE = 0.5
-"""Coordinates of this share of the longest mean must be able to stand out; smaller ones need not."""
+"""Coordinates of this share of the largest mean must be able to be significant; smaller ones need not."""
 _LOOSE = 0.6
-"""Bernstein's bound is loose: it is asked for at the chance to this power."""
+"""Bernstein's bound is loose: it is used at the chance to this power."""
 
 
 @dataclass(frozen=True)
 class Denoised:
     """An estimate of the mean, how it was made, and what is needed to bound its error.
 
-    ``method`` is ``"zero"``, ``"projection"`` or ``"threshold"``; ``level`` is where a coordinate stands out.
+    ``method`` is ``"zero"``, ``"projection"`` or ``"threshold"``; coordinates beyond ``level`` are significant.
     """
 
     point: F64
@@ -43,13 +43,13 @@ class Denoised:
 def denoise(noisy: F64, noise: Noise, *, l2_bound: float, radius: float) -> Denoised:
     """A mean of l2 norm ``l2_bound`` and l1 norm ``radius`` at most, estimated from itself with noise.
 
-    Whatever is kept of noise is an error, so first of all it is asked what answering zero would cost:
+    Noise in the answer is an error, so the first question is what answering zero would cost:
 
     1. Where noise is so large that no mean could be told from zero at a gain, the answer is zero.
-    2. Coordinates beyond ``level`` stand out: noise alone seldom gets there. They are kept as they are.
-    3. The others are kept, less a threshold, if that betters the estimated error by more than chance would;
+    2. Coordinates beyond ``level`` are significant: noise alone seldom gets there. They stay as they are.
+    3. The others are soft-thresholded, if that improves the estimated error by more than chance would;
        the threshold is the one with the least estimated error, and the projection to the ball of all means
-       (Algorithm 1) is one more candidate. Else they are taken for noise.
+       (Algorithm 1) is one more candidate. Else they count as noise.
 
     The answer is brought back to the l1 and the l2 ball, which hold the mean. So it is never far from the
     better of zero and the projection, and mostly closer than either: ``benchmarks/mean.py --fresh``.
@@ -58,29 +58,29 @@ def denoise(noisy: F64, noise: Noise, *, l2_bound: float, radius: float) -> Deno
     level = outstanding(noise, d, l2_bound=l2_bound, radius=radius)
     if math.isinf(level):
         return Denoised(np.zeros(d), "zero", level)
-    standing = np.flatnonzero(np.abs(noisy) > level)
+    significant = np.flatnonzero(np.abs(noisy) > level)
     thresholds = np.linspace(0.0, level, _CANDIDATES)
-    gains = _gains(noisy, noise, thresholds) - _gains(noisy[standing], noise, thresholds)
-    # The more coordinates stand out, the less it takes to believe that others are not zero either.
-    left = d - standing.size
+    gains = _gains(noisy, noise, thresholds) - _gains(noisy[significant], noise, thresholds)
+    # The more coordinates are significant, the less evidence is needed that others are not zero either.
+    left = d - significant.size
     chance = (d * noise.beyond(level)) ** _LOOSE
     allowance = noise.risk_allowance(left, thresholds, chance) * left / d
-    found = bool(np.min((gains + allowance)[:-1]) < 0.0)
-    if not found and not standing.size:
+    improves = bool(np.min((gains + allowance)[:-1]) < 0.0)
+    if not improves and not significant.size:
         return Denoised(np.zeros(d), "zero", level)
-    threshold = float(thresholds[np.argmin(gains)]) if found else level
-    if found:
+    threshold = float(thresholds[np.argmin(gains)]) if improves else level
+    if improves:
         widest = project(noisy, radius)
-        kept = float(np.sum(2 * noise.variance - noisy[standing] ** 2)) + float(gains.min())
-        if _ball_gain(noisy, noise, widest) < kept:
+        retained = float(np.sum(2 * noise.variance - noisy[significant] ** 2)) + float(gains.min())
+        if _ball_gain(noisy, noise, widest) < retained:
             return Denoised(_within(widest.point, l2_bound), "projection", level)
     point = shrink(noisy, threshold)
-    point[standing] = noisy[standing]
+    point[significant] = noisy[significant]
     return Denoised(_within(project(point, radius).point, l2_bound), "threshold", level)
 
 
 def outstanding(noise: Noise, d: int, *, l2_bound: float, radius: float) -> float:
-    """Beyond which level a coordinate is taken for more than noise; infinite where none should be.
+    """The level beyond which a coordinate counts as more than noise; infinite where none should.
 
     Noise alone gets there with probability ``_CHANCE``, or less where less is at stake: by how much the longest
     mean is longer than what the projection keeps of pure noise. Down to ``_LEAST_CHANCE`` where half of the longest
@@ -113,13 +113,13 @@ def denoised_error_bound(
 
 
 def _gains(noisy: F64, noise: Noise, thresholds: F64) -> F64:
-    """The estimated errors of soft thresholds beside that of the last one."""
+    """The estimated errors of soft thresholds, relative to that of the last one."""
     squares, passing = tally(noisy, noise, thresholds)
     return np.asarray(squares - squares[-1] + 2 * noise.variance * (passing - passing[-1]))
 
 
 def _ball_gain(noisy: F64, noise: Noise, ball: Projected) -> float:
-    """The estimated error of a projection beside that of answering zero."""
+    """The estimated error of a projection, relative to that of answering zero."""
     zero = float(noisy @ noisy) - noise.variance * noisy.size
     return ball_risk(noisy, noise, ball) - zero
 

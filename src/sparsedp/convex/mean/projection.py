@@ -45,11 +45,11 @@ def project(noisy: F64, radius: float) -> Projected:
     magnitudes = np.abs(noisy)
     if float(magnitudes.sum()) <= radius:
         return Projected(noisy.copy(), 0.0)
-    kept = magnitudes
+    candidates = magnitudes
     for _ in range(8):
-        bound = (float(kept.sum()) - radius) / kept.size
-        kept = kept[kept >= bound]
-    threshold = float(kept.max() - project_l1_ball(kept, radius).max())
+        bound = (float(candidates.sum()) - radius) / candidates.size
+        candidates = candidates[candidates >= bound]
+    threshold = float(candidates.max() - project_l1_ball(candidates, radius).max())
     return Projected(shrink(noisy, threshold), threshold)
 
 

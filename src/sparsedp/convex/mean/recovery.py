@@ -24,7 +24,7 @@ def measurement_count(n: int, d: int, s: int, epsilon: float, delta: float) -> i
 
 
 def few_enough(m: int, d: int) -> bool:
-    """Whether m measurements are few beside d coordinates; if d < m ln^2 m plain noise is added."""
+    """Whether m measurements are few compared with d coordinates; if d < m ln^2 m plain noise is added."""
     return d >= m * math.log(m) ** 2 and m < d
 
 
@@ -52,7 +52,7 @@ def recovery_noise(n: int, m: int, *, epsilon: float, delta: float, l2_bound: fl
     Guarantee: ``noise.add(measured_mean(...), stream)`` is (epsilon, delta)-DP under replace-one adjacency,
     whatever the measurement matrix. Sensitivity: each measured row has been shortened to norm C, so replacing
     one moves their mean by at most 2C/n. Released: the noisy measurements, and with them everything recovered
-    from them. Event: Gaussian(sigma_AG). No part of delta pays for the matrix to be a restricted isometry.
+    from them. Event: Gaussian(sigma_AG). No part of delta is spent on the matrix being a restricted isometry.
     """
     return GaussianNoise.calibrated(2 * measurement_bound(m, l2_bound) / n, epsilon, delta)
 

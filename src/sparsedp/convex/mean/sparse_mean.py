@@ -115,16 +115,16 @@ def private_sparse_mean(
     Parameters
     ----------
     Z : n rows of dimension d, dense or sparse (CSR up to d = 1e7 and beyond). n and d are public. A row with a NaN
-        or an infinity counts as zero: to refuse it would tell that it is there.
-    epsilon, delta : the guarantee; ``delta=0`` asks for pure DP, ``None`` means 1 / (10 n).
-    l2_bound : L. Longer rows are shortened to it, so nothing is assumed of the data.
-    sparsity : s, how many non-zeros a row is expected to have at most. A matter of utility, except with
-        ``delta=0``, where rows are also shortened to l1 norm L sqrt(s); rows with more non-zeros are
-        never a breach of privacy, but the estimate then leans towards the l1 ball of that radius.
+        or an infinity counts as zero: refusing it would reveal its presence.
+    epsilon, delta : the guarantee; ``delta=0`` requests pure DP, ``None`` means 1 / (10 n).
+    l2_bound : L. Rows are clipped to this norm, so nothing is assumed of the data.
+    sparsity : s, the largest expected number of non-zeros in a row. It affects utility only, except with
+        ``delta=0``, where rows are also clipped to l1 norm L sqrt(s); rows with more non-zeros do not break the
+        guarantee, but bias the estimate towards the l1 ball of that radius.
     method : ``"projection"`` (Algorithm 1), ``"recovery"`` (Algorithm 2; needs delta > 0, and is the plain
-        Gaussian mechanism where d < m ln^2 m), ``"gaussian"`` (needs delta > 0), or ``"auto"``: the noisy mean with
-        what stands out of the noise kept, and the rest projected, thresholded or dropped, whichever has the
-        least error as estimated from the noisy mean itself (``denoise``).
+        Gaussian mechanism where d < m ln^2 m), ``"gaussian"`` (needs delta > 0), or ``"auto"``: coordinates of the
+        noisy mean far above the noise stay, the rest is projected, thresholded or dropped, by the least error as
+        estimated from the noisy mean itself (``denoise``).
     beta : how often ``error_bound`` may fail.
     source : where noise comes from; a new secure source unless given.
 
@@ -144,22 +144,25 @@ def private_sparse_mean(
     finite, broken = zero_broken_rows(rows)
     clipped = clip_rows(finite, l2=problem.l2_bound, l1=problem.radius if pure else math.inf)
     answer = _MECHANISMS[method](clipped, problem, source)
-    statement = PrivacyStatement(
-        epsilon=problem.epsilon,
-        delta=problem.delta,
-        adjacency=REPLACE_ONE,
-        unit="example (one row)",
-        released=f"the mean of {problem.n} rows shortened to l2 norm {problem.l2_bound:g}",
-        private=source.is_private,
-    )
     return SparseMean(
         estimate=answer.estimate,
-        statement=statement,
+        statement=_statement(problem, source),
         error_bound=answer.error_bound,
         beta=problem.beta,
         method=answer.method,
         noise_scale=answer.noise_scale,
         diagnostics=_diagnostics(finite, problem, pure, int(broken.sum())),
+    )
+
+
+def _statement(p: _Problem, source: NoiseSource) -> PrivacyStatement:
+    return PrivacyStatement(
+        epsilon=p.epsilon,
+        delta=p.delta,
+        adjacency=REPLACE_ONE,
+        unit="example (one row)",
+        released=f"the mean of {p.n} rows shortened to l2 norm {p.l2_bound:g}",
+        private=source.is_private,
     )
 
 

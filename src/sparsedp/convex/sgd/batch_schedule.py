@@ -1,4 +1,4 @@
-"""How large a batch every step of bias-reduced SGD draws, and what the whole sequence costs.
+"""The batch size of every step of bias-reduced SGD, and the cost of the whole sequence.
 
 The sizes are powers of two with truncated geometric law and look at no data. So the sequence is drawn
 before the first gradient and cut where the budget ends: by one privacy loss distribution over all steps
@@ -79,7 +79,7 @@ class BatchSchedule:
         return self._with(self.levels[: check_count("steps", steps)])
 
     def shuffled(self, stream: Stream) -> BatchSchedule:
-        """The same steps in a random order, on which their price does not depend."""
+        """The same steps in a random order; their cost does not depend on it."""
         return self._with(self.levels[stream.permutation(self.steps)])
 
     def _with(self, levels: I64) -> BatchSchedule:
@@ -90,13 +90,13 @@ def _priced(
     size: int, noise: float, levels: I64, epsilon: float, delta: float, adjacency: str
 ) -> BatchSchedule:
     """A schedule whose steps are known to stay within (epsilon, delta)."""
-    own = np.array(levels, dtype=np.int64)
-    own.setflags(write=False)
+    level_array = np.array(levels, dtype=np.int64)
+    level_array.setflags(write=False)
     schedule = object.__new__(BatchSchedule)
     fields = {
         "size": size,
         "noise": check_positive("noise", noise),
-        "levels": own,
+        "levels": level_array,
         "epsilon": epsilon,
         "delta": delta,
         "adjacency": adjacency,
@@ -227,7 +227,7 @@ def _schedule_within(
     stream: Stream,
     max_steps: int,
 ) -> BatchSchedule:
-    """As many steps as keep `cost(events of the steps)` within `epsilon`.
+    """The most steps with `cost(events of the steps)` within `epsilon`.
 
     `guess` starts the search: about which squared mean of one Gaussian (mu^2) the steps may add up to.
     """
@@ -255,7 +255,7 @@ def filter_schedule(
     Every release of a step is (epsilon/32, delta/16)-DP before sampling, so step t costs `eps_t = (3
     2^(N_t+1) + 1) epsilon / (16 n)` and `delta_t` likewise; it is taken while `sqrt(2 ln(2/delta) sum
     eps_s^2) + sum eps_s^2 / 2 <= epsilon` and `sum delta_s <= delta/2`, sums over its own N_s (the paper
-    prints N_t) and *including* the step at hand (the paper stops one step late, at half the budget).
+    prints N_t) and *including* the current step (the paper stops one step late, at half the budget).
 
     Guarantee: (epsilon, delta)-DP, replace-one, unit: example. Proof: the noise covers a move of 2 L / m,
     hence both replacing and removing an example; for Poisson sampling at rate q, `(ln(1 + q (e^x - 1)), q

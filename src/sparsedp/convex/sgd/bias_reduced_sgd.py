@@ -23,7 +23,7 @@ from sparsedp.randomness import NoiseSource, Stream, bernoulli_positions
 
 @dataclass(frozen=True)
 class Minimised:
-    """What a run returns: the point, how many steps led to it, and the guarantee it comes with."""
+    """The result of a run: the point, the number of steps, and the guarantee."""
 
     x: F64
     steps: int
@@ -44,7 +44,7 @@ class BiasReducedSGD:
 
     Guarantee: that of the schedule, (epsilon, delta)-DP for unit example under the schedule's adjacency;
     every iterate may be released. Sensitivity: one example moves a mean over an expected m examples by at
-    most `L / m`, whatever the others are; see `step_events`. The iterates, their average and a random
+    most `L / m`, for any others; see `step_events`. The iterates, their average and a random
     choice among them are post-processing.
     """
 

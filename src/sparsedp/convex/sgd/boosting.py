@@ -1,11 +1,11 @@
 """Boosting: several runs of bias-reduced SGD, of which one is chosen privately (SGO Algorithm 7).
 
 One run succeeds with constant probability only, for its gradients have heavy tails. K runs and a private
-choice make failure exponentially rare. Three ways to pay for it:
+choice make failure exponentially rare. There are three ways to spend privacy on it:
 
 - `laplace`: K runs at epsilon/(K+1) each and report-noisy-max at the same, with twice the paper's noise;
 - `permute-and-flip`: the same split, and a choice with less regret;
-- `repetition`: a Poisson number of runs, each with a noisy score of its own, of which only the best is
+- `repetition`: a Poisson number of runs, each with its noisy score, of which only the best is
   released (Papernot and Steinke 2022). Its price hardly grows with the number of runs.
 """
 
@@ -141,7 +141,7 @@ class _Task:
         return self.bound / self.size
 
     def run(self, schedule: BatchSchedule, source: NoiseSource) -> F64:
-        """One run, its levels in an order of its own: the price does not depend on the order."""
+        """One run, with its levels in a fresh order: the cost does not depend on the order."""
         shuffled = schedule.shuffled(source.sampling)
         return self.method.minimise(self.loss, self.start, schedule=shuffled, source=source).x
 

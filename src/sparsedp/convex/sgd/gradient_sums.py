@@ -1,4 +1,4 @@
-"""Sums of clipped sparse gradients, made and kept by their nonzero coordinates."""
+"""Sums of clipped sparse gradients, computed and stored by their nonzero coordinates."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def without_broken_rows(rows: sparse.csr_array) -> sparse.csr_array:
 
     Coordinates stored twice in a row are added: their squares apart would understate the row's norm.
     """
-    own: sparse.csr_array = sparse.csr_array(rows).astype(np.float64, copy=True)
-    own.sum_duplicates()
-    finite: sparse.csr_array = zero_broken_rows(own)[0]
+    copied: sparse.csr_array = sparse.csr_array(rows).astype(np.float64, copy=True)
+    copied.sum_duplicates()
+    finite: sparse.csr_array = zero_broken_rows(copied)[0]
     return finite
 
 

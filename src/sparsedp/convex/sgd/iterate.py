@@ -1,4 +1,4 @@
-"""The point that SGD moves and the average of where it has been, at the cost of what moves."""
+"""The iterate of SGD and the average of all iterates, updated at the cost of the sparse move."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparsedp.core.counts import SparseCounts
 class Iterate:
     """x^0, x^1, ... and their average, moved in place by sparse vectors within a ball around the origin.
 
-    The sum of all iterates so far is kept as `visits * x + rest`: a sparse move of x changes `rest` in the
+    The sum of all iterates so far is stored as `visits * x + rest`: a sparse move of x changes `rest` in the
     same few coordinates. Only a projection that really shrinks x touches every coordinate.
     """
 

@@ -46,7 +46,7 @@ class IterationPrice:
 
 
 def iteration_price(*, epsilon: float, delta: float, parts: int, iterations: int) -> IterationPrice:
-    """The largest price at which `iterations` looks at one of `parts` parts stay (epsilon, delta)-DP.
+    """The largest cost per iteration at which `iterations` reads of one of `parts` parts stay (epsilon, delta)-DP.
 
     Proof: strong composition (Kairouz, Oh and Viswanath 2015) of k iterations of (e, d) at slack delta/2
     gives `k e (e^e - 1) + e sqrt(2 k ln(2/delta))` and `k d + delta/2`: solve for e, with d = delta/(2 k).

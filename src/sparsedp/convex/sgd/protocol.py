@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
 
-from sparsedp.convex.clip import keep_rows
+from sparsedp.convex.clip import zero_other_rows
 from sparsedp.core.arrays import F64, I64
 from sparsedp.core.validation import check_count
 
@@ -45,7 +45,7 @@ class SparseLoss(Protocol):
 
     @property
     def size(self) -> int:
-        """How many examples there are (private: the optimiser is given a public size of its own)."""
+        """How many examples there are (private: the optimiser gets a separate public size)."""
         ...
 
     @property
@@ -82,7 +82,7 @@ class LinearModelLoss:
         if targets.shape != (self.size,):
             raise ValueError(f"targets must be one per example, got {targets.shape} for {self.size} examples")
         known = np.isfinite(targets)
-        object.__setattr__(self, "features", keep_rows(self.features, known))
+        object.__setattr__(self, "features", zero_other_rows(self.features, known))
         if isinstance(self.link, CheckedLink):
             self.link.check_targets(targets[known])
             targets = np.where(known, targets, self.link.empty_target)

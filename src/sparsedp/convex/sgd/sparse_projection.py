@@ -3,7 +3,7 @@
 In high dimension the projection to the l1 ball is a soft threshold far out in the noise: a coordinate that
 nobody touched survives only if its noise alone passes the threshold. So the noise of untouched coordinates
 is drawn from the outside inwards, a shell of magnitudes at a time, until the coordinates seen so far fill
-the ball; those further in are then known to be zero in the answer, whatever their noise.
+the ball; smaller ones are then known to be zero in the answer, for any noise.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def project_noisy(vector: SparseCounts, *, std: float, radius: float, stream: St
             break
         outer = inner
     projected = project_l1_ball(lattice * noisy, radius)
-    kept = projected != 0.0
-    return SparseCounts(seen[kept], projected[kept], size)
+    nonzero = projected != 0.0
+    return SparseCounts(seen[nonzero], projected[nonzero], size)
 
 
 @lru_cache(maxsize=1024)

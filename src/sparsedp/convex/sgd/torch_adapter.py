@@ -91,10 +91,10 @@ class TorchLoss:
         """One backward pass an example."""
         self._bind(x)
         with _sparse_tables(self._module):
-            found = [self._gradient(rows[at : at + 1]) for at in range(rows.size)]
-        indptr = np.cumsum([0, *(ids.size for ids, _ in found)])
-        ids = np.concatenate([ids for ids, _ in found]) if found else np.empty(0, dtype=np.int64)
-        values = np.concatenate([values for _, values in found]) if found else np.empty(0)
+            gradients = [self._gradient(rows[at : at + 1]) for at in range(rows.size)]
+        indptr = np.cumsum([0, *(ids.size for ids, _ in gradients)])
+        ids = np.concatenate([ids for ids, _ in gradients]) if gradients else np.empty(0, dtype=np.int64)
+        values = np.concatenate([values for _, values in gradients]) if gradients else np.empty(0)
         return sparse.csr_array((values, ids, indptr), shape=(rows.size, self.dimension))
 
     def _losses(self, rows: I64) -> Tensor:

@@ -144,8 +144,8 @@ def fingerprinting_floor(rows: int, s: int, epsilon: float, delta: float) -> flo
     moment at most s f^2, so `A <= n (sinh(eps) f / sqrt(s) + 4 delta)`. Minimise over f.
     """
     factor = 1.0 + 2.0 / rows
-    kept = factor * (1.0 / 3.0 - 4.0 * rows * delta)
-    return math.sqrt(max(0.0, kept - ((rows + 2) * math.sinh(epsilon)) ** 2 / (4.0 * s)))
+    remaining = factor * (1.0 / 3.0 - 4.0 * rows * delta)
+    return math.sqrt(max(0.0, remaining - ((rows + 2) * math.sinh(epsilon)) ** 2 / (4.0 * s)))
 
 
 def fingerprinting_block(rows: int, s: int, stream: Stream) -> FingerprintingBlock:
@@ -184,13 +184,13 @@ def _candidates(n: int, d: int, s: int, epsilon: float, delta: float) -> list[tu
         most = min(n, max(1, math.ceil(2.0 * math.sqrt(s) / math.sinh(min(epsilon, 700.0)))))
         tried = np.unique(np.geomspace(1, most, num=min(most, 64)).round().astype(int)).tolist()
         return [("fingerprinting", rows, s, fingerprinting_floor(rows, s, epsilon, delta)) for rows in tried]
-    found = []
+    floors = []
     widths = 2 * s * 2 ** np.arange(1 + int(math.log2(d / (2 * s))))
     for columns in (*(int(width) for width in widths), d):
         for slack in (0.25, 0.5, 1.0, 2.0, 4.0):
             rows = int(min(n, max(1.0, (log_packing_size(columns, s) - slack) / epsilon)))
-            found.append(("packing", rows, columns, packing_floor(rows, columns, s, epsilon)))
-    return found
+            floors.append(("packing", rows, columns, packing_floor(rows, columns, s, epsilon)))
+    return floors
 
 
 def _indicator_rows(supports: NDArray[np.int64], columns: int) -> sparse.csr_array:

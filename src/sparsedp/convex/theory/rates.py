@@ -3,7 +3,7 @@
 Every function takes one problem size (n examples, d coordinates, s-sparse, L-Lipschitz or of norm L) and
 one privacy level, and returns a `Rate`: the minimum of its terms and the term that attains it, the regime.
 The constants that the theorems hide are left at 1: a rate says how an error grows, not how large it is.
-Logarithms are kept at 1 or more, since the terms meet there (for instance ln(d/(eps n)) at eps n = d).
+Logarithms are at least 1, since the terms meet there (for instance ln(d/(eps n)) at eps n = d).
 """
 
 from __future__ import annotations
