@@ -40,7 +40,7 @@ CHUNK = 1 << 16
 SPAN = 1 << 18
 """What one thread draws at a time. Part of the definition as well."""
 ONE_THREAD = 1 << 22
-"""Up to this many draws one thread is faster: after a matrix product torch's threads occupy their cores for milliseconds."""
+"""Up to this many draws one thread is faster: after a matrix product torch's threads hold their cores for a while."""
 
 # A word, from below: 11 bits of column, up to 39 for the position in a cell, 13 to compare with a threshold, the sign.
 _COLUMN_BITS, _THRESHOLD_BITS = 11, 13

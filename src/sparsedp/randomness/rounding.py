@@ -65,7 +65,7 @@ def round_laplace(values: ArrayLike, *, scale: float, lattice: float, stream: St
 
 
 def round_exponential(values: ArrayLike, *, scale: float, lattice: float, stream: Stream) -> I64:
-    """``round((values + Exponential(scale)) / lattice)``, with independent noise on every value; see ``round_laplace``."""
+    """``round((values + Exponential(scale)) / lattice)``, independent noise on every value; see ``round_laplace``."""
     return _round(values, scale, lattice, stream, two_sided_geometric(_FINE_BITS), 0.5, one_sided=True)
 
 

@@ -94,7 +94,7 @@ def check_ledger(config: RunConfig) -> None:
 class PrivateTrainer(Trainer):
     """Training with the privacy engine.
 
-    ``selection`` is by default built from the config; the one-off events of an explicit one must be on the ledger already.
+    ``selection`` is by default built from the config; for an explicit one the one-off events must be on the ledger.
     """
 
     def __init__(

@@ -224,8 +224,8 @@ def export(engine: PrivacyEngine, path: Path, *, delta: float, allow_not_private
     added = engine.session.identity.added()
     if added and not allow_not_private:
         raise ValueError(
-            f"export: the parameters {added} were added to the module after make_private, and the statement does not cover "
-            "how they were trained; nothing was written. Add them before make_private, or keep them outside the module"
+            f"export: the parameters {added} were added to the module after make_private, and the statement does not "
+            "cover how they were trained; nothing was written. Add them before make_private, or keep them outside the module"
         )
     engine.flush()
     changed = engine.session.buffers.changed()

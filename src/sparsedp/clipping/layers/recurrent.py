@@ -17,7 +17,7 @@ from sparsedp.clipping.layers.registry import LayerCall, Parts, Rule, Trainable,
 
 
 class Unrolled(NamedTuple):
-    """One projection over all time steps, of the layer's inputs or of its hidden states (a list, filled step by step)."""
+    """One projection over all time steps, of the layer's inputs or of its hidden states (a list, one per step)."""
 
     inputs: Tensor | list[Tensor]
     kind: str

@@ -50,7 +50,7 @@ class Rule(ABC):
     recurse: ClassVar[bool] = False
     """The rule covers the parameters of the module's descendants too (they are used without being called)."""
     leaves_input_unchanged: ClassVar[bool] = True
-    """The layer does not change its input in place, so the input may be connected to the sentinel (see ``with_sentinel``)."""
+    """The layer does not change its input in place, so it may be connected to the sentinel (``with_sentinel``)."""
 
     def refusal(self, module: nn.Module) -> str | None:
         """Why this module cannot be trained privately as it is configured; None where it can."""

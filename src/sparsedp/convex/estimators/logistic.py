@@ -52,7 +52,7 @@ class PrivateLogisticRegression(PrivateLinearClassifier):
     intercept_scaling : float, default=0.25
         A larger constant frees the intercept and adds a little noise.
     steepest : float, default=0.5
-        Two classes: the slope at which the logistic loss continues as a straight line. 1 is the plain loss, twice the noise.
+        Two classes: the slope at which the logistic loss continues as a line. 1 is the plain loss, twice the noise.
     seed : int or None, default=None
         For tests and demonstrations: the result is then reproducible, and NOT private.
 
