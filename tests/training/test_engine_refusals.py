@@ -187,7 +187,7 @@ def step(private: Private, batch: tuple[Tensor, Tensor] | None = None) -> None:
 
 def test_a_step_before_the_first_batch_is_refused() -> None:
     private = make()
-    with pytest.raises(RuntimeError, match="without a batch of private.data_loader"):
+    with pytest.raises(RuntimeError, match=r"without a batch of private\.data_loader"):
         step(private, (IDS[:4], torch.ones(4)))
 
 

@@ -307,3 +307,14 @@ def test_other_optimisers_are_refused(optimizer: object) -> None:
             max_grad_norm=1.0,
             selection=sdp.DPSGD(lazy=True),
         )
+
+
+def test_a_table_without_a_gradient_owes_the_step_on_every_row() -> None:
+    engine, private, _ = start()
+    step(private)
+    engine.flush()
+    assert engine.session.lazy is not None
+    engine.session.lazy.step(0.5, {})
+    for table in engine.session.lazy._tables.values():
+        assert table.has_pending_noise
+        assert not table._applied.any()
