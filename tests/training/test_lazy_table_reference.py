@@ -99,8 +99,8 @@ def test_any_order_of_steps_reads_flushes_and_resumes(
     begin = torch.from_numpy(rng.standard_normal((ROWS, DIM)) * 2.0 ** (6 * seed - 6)).to(dtype)
     table = LazyTable("table", nn.Parameter(begin.clone()), NoiseSource(seed).noise)
     slow = SlowTable(begin.numpy(), NoiseSource(seed).noise, chunk)
-    table.step(0.1, 0.5, NOTHING)  # the first step must find a lattice
-    slow.step(0.1, 0.5, [], np.empty((0, DIM), np.float32))
+    table.step(1.0, 0.5, NOTHING)  # the first step must find a lattice
+    slow.step(1.0, 0.5, [], np.empty((0, DIM), np.float32))
     for _ in range(60):
         kind = rng.integers(12)
         if kind < 8:
