@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from scipy import stats
+from support.spies import spy
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -318,3 +321,45 @@ def test_a_table_without_a_gradient_owes_the_step_on_every_row() -> None:
     for table in engine.session.lazy._tables.values():
         assert table.has_pending_noise
         assert not table._applied.any()
+
+
+class Three(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = (nn.Embedding(rows, 2, sparse=True) for rows in (5, 6, 7))
+        self.out = nn.Linear(2, 1)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.out(self.first(ids % 5) + self.second(ids % 6) + self.third(ids % 7)).squeeze(1)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_each_table_has_the_learning_rate_of_its_own_group(
+    monkeypatch: pytest.MonkeyPatch, several: bool
+) -> None:
+    """Whichever group of whichever optimiser holds it, and whatever a scheduler makes of it."""
+    model = Three()
+    groups: list[dict[str, Any]] = [
+        {"params": [*model.out.parameters(), model.third.weight], "lr": 0.5},
+        {"params": [model.second.weight], "lr": 0.25},
+        {"params": [model.first.weight], "lr": 0.125},
+    ]
+    optimizers = [torch.optim.SGD([group]) for group in groups] if several else [torch.optim.SGD(groups)]
+    steps = spy(monkeypatch, LazyTable, "step")
+    private = sdp.PrivacyEngine(seed=1, secure=False).make_private(
+        module=model,
+        optimizer=optimizers,
+        data_loader=DataLoader(TensorDataset(torch.arange(20)), batch_size=10),
+        noise_multiplier=SIGMA,
+        max_grad_norm=CLIP,
+        selection=LAZY,
+    )
+    for factor in (1.0, 0.5):
+        for group in private.optimizer.param_groups:
+            group["lr"] *= factor
+        steps.clear()
+        (ids,) = next(iter(private.data_loader))
+        private.module(ids).sum().backward()
+        private.optimizer.step()
+        found = {call["self"].name: call["lr"] for call in steps}
+        assert found == {"first": 0.125 * factor, "second": 0.25 * factor, "third": 0.5 * factor}

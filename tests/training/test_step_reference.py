@@ -115,6 +115,14 @@ class Reference:
                 total[name] += share * g
         return total
 
+    def clipped(self, masks: dict[str, F64]) -> int:
+        """How many examples are longer than the bound."""
+        return sum(
+            sum(float(((g * masks[name] if name in masks else g) ** 2).sum()) for name, g in gradient.items())
+            > (CLIP * clip_share(BATCH)) ** 2
+            for gradient, _ in self.examples()
+        )
+
     def touched(self, name: str) -> list[int]:
         return sorted({row for _, reads in self.examples() for row in reads[name]})
 
@@ -239,7 +247,7 @@ def expected_step(
     return found, used
 
 
-@pytest.mark.parametrize("how", ["whole", "pieces", "sum", "fixed"])
+@pytest.mark.parametrize("how", ["whole", "pieces", "pairs of pieces", "sum", "fixed"])
 @pytest.mark.parametrize("name", SELECTIONS)
 def test_a_run_is_what_the_specification_says(monkeypatch: pytest.MonkeyPatch, name: str, how: str) -> None:
     check_run(monkeypatch, name, how, "sgd")
@@ -272,7 +280,7 @@ def check_run(monkeypatch: pytest.MonkeyPatch, name: str, how: str, optimizer: s
         selection=selection,
         loss_reduction=reduction,  # type: ignore[arg-type]
         poisson=how != "fixed",
-        physical_batch_size=4 if how == "pieces" else None,
+        physical_batch_size={"pieces": 4, "pairs of pieces": 2}.get(how),
     )
     twin = copy.deepcopy(model)
     own = OPTIMIZERS[optimizer](twin)
@@ -283,7 +291,7 @@ def check_run(monkeypatch: pytest.MonkeyPatch, name: str, how: str, optimizer: s
         select = kind.select
         monkeypatch.setattr(kind, "select", lambda *args: chosen.append(select(*args)) or chosen[-1])
     ids, features = data().tensors
-    steps = 0
+    steps = pieces = 0
     if how == "fixed":
         assert isinstance(private.data_loader, FixedLoader)
         batches = [range(0, 10), range(10, 20), range(20, 25)]
@@ -291,19 +299,27 @@ def check_run(monkeypatch: pytest.MonkeyPatch, name: str, how: str, optimizer: s
         assert isinstance(private.data_loader, PoissonLoader)
         batches = [private.data_loader.indices(step) for step in range(3)]  # type: ignore[misc]
     for each, batch_features in private.data_loader:
-        private.optimizer.zero_grad()
+        pieces += 1
         losses = private.module(each, batch_features).square()
         (losses.mean() if reduction == "mean" else losses.sum()).backward()
+        is_last = engine.session.optimizer._owner.is_whole
+        if how == "pairs of pieces" and pieces % 2 and not is_last:
+            continue
         private.optimizer.step()
         if private.optimizer.is_mid_batch:
             assert not noise.calls
             continue
+        assert is_last
+        pieces = 0
         rows = torch.tensor(list(batches[steps]), dtype=torch.int64)
         reference = Reference(twin, ids[rows], features[rows], 1.0)
         selected = chosen[-1] if chosen else Selected(np.empty(0, np.int64))
         expected, used = expected_step(reference, selection, selected, noise.calls)
         assert used == len(noise.calls)
-        check_choice(reference, selection, maps, draws, searches, by_ids=how == "pieces" and len(rows) > 4)
+        check_choice(reference, selection, maps, draws, searches, by_ids="pieces" in how and len(rows) > 4)
+        check_diagnostics(
+            reference, masks_of(selected, isinstance(selection, sdp.DPSGD)), private.optimizer.diagnostics
+        )
         parameters = dict(model.named_parameters())
         if name == "lazy":
             check_lazy(reference, expected, lazy_steps)
@@ -368,6 +384,13 @@ def check_choice(
         for n, v in zip(call["ids"], values, strict=True)
     }
     assert found == pytest.approx(scores, rel=1e-4, abs=1e-8)
+
+
+def check_diagnostics(reference: Reference, masks: dict[str, F64], found: Any) -> None:
+    """Counts of examples: all, those that were clipped, those that were not finite."""
+    examples = len(reference.gradients)
+    assert (found.batch_size, found.non_finite_examples) == (examples, examples - sum(reference.finite))
+    assert found.clipped_fraction == pytest.approx(reference.clipped(masks) / max(examples, 1))
 
 
 def check_lazy(reference: Reference, expected: dict[str, F64], steps: list[dict[str, Any]]) -> None:
