@@ -164,7 +164,7 @@ COMPARED = ("step_config", "selection", "private", "optimizers", "account", "led
 
 @pytest.mark.parametrize("name", RUNS)
 def test_every_number_that_is_compared_is_refused_where_it_differs(name: str, tmp_path: Path) -> None:
-    """Each leaf of what a resumed run is compared with, changed by itself and as little as can be."""
+    """Each leaf of what a resumed run is compared with, changed by itself and as little as can be, or missing."""
     engine, private = start(name)
     train(private, 2)
     saved = engine.state_dict()
@@ -172,23 +172,30 @@ def test_every_number_that_is_compared_is_refused_where_it_differs(name: str, tm
     for way, value in leaves({key: saved[key] for key in COMPARED}):
         if way[0] == "account" and way[1] != "events":
             continue
-        state = copy.deepcopy(saved)
-        place = state
-        for key in way[:-1]:
-            place = place[key]
         if way[-1] == "kind":
             continue  # another kind of selection: refused by name elsewhere
-        place[way[-1]] = _another(value)
-        write_state(state, path)
-        other, fresh = start(name)
-        before = {key: values.clone() for key, values in fresh.module.state_dict().items()}
-        with pytest.raises((ValueError, KeyError)):
-            other.resume(path)
-        assert fresh.optimizer.steps_taken == 0, way
-        assert all(torch.equal(values, before[key]) for key, values in fresh.module.state_dict().items()), way
-        other.detach()
-        checked += 1
-    assert checked >= 12
+        for change in ("changed", "taken away"):
+            state = copy.deepcopy(saved)
+            place = state
+            for key in way[:-1]:
+                place = place[key]
+            if change == "changed":
+                place[way[-1]] = _another(value)
+            elif isinstance(place, dict) and value is not None and len(way) > 1:
+                del place[way[-1]]
+            else:
+                continue
+            write_state(state, path)
+            other, fresh = start(name)
+            before = {key: values.clone() for key, values in fresh.module.state_dict().items()}
+            with pytest.raises((ValueError, KeyError)):
+                other.resume(path)
+            assert fresh.optimizer.steps_taken == 0, way
+            after = fresh.module.state_dict()
+            assert all(torch.equal(values, before[key]) for key, values in after.items()), way
+            other.detach()
+            checked += 1
+    assert checked >= 20
 
 
 @pytest.mark.parametrize("name", ["dpsgd", "top k"])
@@ -226,3 +233,47 @@ def test_export_without_changed_buffers_warns_of_nothing(tmp_path: Path) -> None
     train(private, 1)
     with pytest.warns(UserWarning, match="'seen'"):
         engine.export(tmp_path / "weights", delta=1e-5, allow_not_private=True)
+
+
+@pytest.mark.parametrize("name", ["lazy", "adafest", "top k"])
+def test_saving_leaves_a_run_as_it_is(name: str, tmp_path: Path) -> None:
+    """A run that saves after every step ends with the bits of one that never does, pending noise and all."""
+    ends = []
+    for saves in (False, True):
+        engine, private = start(name)
+        torch.manual_seed(5)
+        for _ in range(4):
+            train(private, 1)
+            if saves:
+                engine.save(tmp_path / "run.ckpt")
+            assert engine.session.lazy is None or engine.session.lazy.has_pending_noise
+        ends.append({key: values.clone() for key, values in private.module.state_dict().items()})
+    assert all(torch.equal(values, ends[1][key]) for key, values in ends[0].items())
+
+
+@pytest.mark.parametrize("with_ledger", [False, True])
+def test_a_run_resumes_before_its_first_step_only(with_ledger: bool, tmp_path: Path) -> None:
+    path = tmp_path / "ledger" if with_ledger else None
+    engine, private = start("dpsgd", path)
+    train(private, 1)
+    engine.save(tmp_path / "run.ckpt")
+    engine.detach()
+    again, private = start("dpsgd", path)
+    again.resume(tmp_path / "run.ckpt")
+    assert again.session.lazy is None
+    train(private, 1)
+    assert again.events()[-1][1] == 2
+    with pytest.raises(ValueError, match="already taken steps"):
+        again.resume(tmp_path / "run.ckpt")
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_run_with_a_ledger_and_one_without_do_not_go_on_from_each_other(
+    there: bool, tmp_path: Path
+) -> None:
+    engine, private = start("dpsgd", tmp_path / "ledger" if there else None)
+    train(private, 1)
+    engine.save(tmp_path / "run.ckpt")
+    other, _ = start("dpsgd", None if there else tmp_path / "ledger")
+    with pytest.raises(ValueError, match="ledger"):
+        other.resume(tmp_path / "run.ckpt")

@@ -206,3 +206,30 @@ def test_a_physical_batch_holds_at_least_one_example(size: int) -> None:
     with pytest.raises(ValueError, match="physical_batch_size must be at least 1"):
         PoissonLoader(data, sampling_rate=0.5, stream=NoiseSource(1).sampling, physical_batch_size=size)
     assert PoissonLoader(data, sampling_rate=0.5, stream=NoiseSource(1).sampling, physical_batch_size=1)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_pieces_are_fetched_one_at_a_time_unless_the_whole_batch_is_wanted(whole: bool) -> None:
+    class Counted(Dataset):  # type: ignore[type-arg]
+        asked = 0
+
+        def __len__(self) -> int:
+            return 40
+
+        def __getitem__(self, n: int) -> Tensor:
+            self.asked += 1
+            return torch.tensor([float(n)])
+
+    data = Counted()
+    loader = PoissonLoader(
+        DataLoader(data, batch_size=20),
+        sampling_rate=0.5,
+        stream=NoiseSource(2).sampling,
+        physical_batch_size=2,
+    )
+    loader.whole_batches = whole
+    batch = loader.indices(0).size
+    assert batch > 10
+    data.asked = 0
+    next(iter(loader))
+    assert data.asked == (batch if whole else 2)
