@@ -1,0 +1,109 @@
+"""When the mixing probe looks, at which examples, and what uses it up."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sparsedp.clipping import Capture
+from sparsedp.clipping.errors import UnsupportedLayerError
+from sparsedp.clipping.mixing import BATCHES, _cut, _halves
+
+
+class Mixes(nn.Module):
+    """Mixes the examples once it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.out = nn.Linear(3, 3), nn.Linear(3, 1)
+        self.mixes = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        return self.out(h - h.mean(0) if self.mixes else h)
+
+
+@pytest.mark.parametrize("examples", range(2, 30))
+def test_halves_divide_the_examples_with_the_ends_apart(examples: int) -> None:
+    for seed in (1, 2):
+        first, second = _halves(examples, seed)
+        assert sorted(first + second) == list(range(examples))
+        assert 0 in first
+        assert examples - 1 in second
+        assert abs(len(first) - len(second)) <= 3
+    if examples > 6:
+        assert _halves(examples, 1) != _halves(examples, 2)
+
+
+def test_any_two_examples_are_parted_by_one_of_the_batches_mostly() -> None:
+    """A pair that mixes hides only where both are in one half each time."""
+    examples = 24
+    hidden = 0
+    for one in range(examples):
+        for two in range(one):
+            hidden += all(
+                (one in _halves(examples, seed)[0]) == (two in _halves(examples, seed)[0]) for seed in (1, 2)
+            )
+    assert hidden / (examples * (examples - 1) / 2) < 0.35
+
+
+@pytest.mark.parametrize(
+    ("before", "caught"),
+    [
+        ([], True),
+        ([torch.randn(4, 3)], True),
+        ([torch.randn(4, 3)] * BATCHES, False),  # which is how long it looks
+        ([torch.full((4, 3), float("nan"))] * 5, True),
+        ([torch.randn(0, 3)] * 5, True),
+        ([torch.randn(1, 3)] * 5, True),
+    ],
+)
+def test_only_batches_that_show_something_count(before: list[Tensor], caught: bool) -> None:
+    model = Mixes()
+    capture = Capture(model, loss_reduction="sum")
+    for number, batch in enumerate(before):
+        capture.begin_piece(number, len(batch))
+        model(batch).sum().backward()
+        capture.take()
+    model.mixes = True
+    capture.begin_piece(9, 5)
+    if caught:
+        with pytest.raises(UnsupportedLayerError, match="examples"):
+            model(torch.randn(5, 3))
+    else:
+        model(torch.randn(5, 3))
+    capture.detach()
+
+
+def test_state_is_looked_for_in_single_examples_too() -> None:
+    class Counts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.out, self.calls = nn.Linear(3, 1), 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            return self.out(x) * self.calls
+
+    model = Counts()
+    capture = Capture(model, loss_reduction="sum")
+    capture.begin_piece(1, 1)
+    with pytest.raises(UnsupportedLayerError, match="carries something over"):
+        model(torch.randn(1, 3))
+    capture.detach()
+
+
+def test_arguments_are_cut_along_the_examples_where_that_is_plain() -> None:
+    chosen = torch.tensor([0, 2])
+    x, flat, lengths = torch.randn(4, 3), torch.arange(9), torch.arange(4)
+    (cut, scalar, word), named = _cut(((x, 2.5, "a"), {"n": lengths}), 4, chosen)  # type: ignore[misc]
+    assert torch.equal(cut, x[chosen])
+    assert (scalar, word) == (2.5, "a")
+    assert named["n"].tolist() == [0, 2]
+    assert _cut(((x, flat), {}), 4, chosen) is None  # ids without examples
+    assert _cut(((x, object()), {}), 4, chosen) is None
+    other = torch.randn(9)
+    kept = _cut(((x, other, torch.tensor(1)), {}), 4, chosen)
+    assert kept is not None
+    assert kept[0][1] is other
