@@ -43,6 +43,7 @@ ACROSS = {
     "randomness/test_float_attacks.py",
     "test_installation.py",
     "test_main.py",
+    "test_mutants.py",
     "test_seeded_results.py",
     "test_structure.py",
     "training/test_memory.py",
