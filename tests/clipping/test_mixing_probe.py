@@ -107,3 +107,29 @@ def test_arguments_are_cut_along_the_examples_where_that_is_plain() -> None:
     kept = _cut(((x, other, torch.tensor(1)), {}), 4, chosen)
     assert kept is not None
     assert kept[0][1] is other
+
+
+def test_every_buffer_mode_and_switch_is_given_back() -> None:
+    class Writes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.out = nn.Linear(3, 1)
+            for name in ("first", "second", "third"):
+                self.register_buffer(name, torch.zeros(2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.first += 1
+            self.second.mul_(2).add_(1)
+            self.third[0] = self.third[0] + 1
+            return self.out(x)
+
+    model = nn.Sequential(Writes(), nn.Dropout(0.0), nn.Sequential(nn.Dropout(0.5)))
+    model[2].eval()
+    capture = Capture(model, loss_reduction="sum")
+    fast = torch.backends.mha.get_fastpath_enabled()
+    capture.begin_piece(1, 4)
+    model(torch.randn(4, 3))
+    assert [buffer.tolist() for buffer in model.buffers()] == [[1, 1], [1, 1], [1, 0]]
+    assert [module.training for module in model.modules()] == [True, True, True, True, False, False]
+    assert torch.backends.mha.get_fastpath_enabled() == fast
+    capture.detach()

@@ -233,3 +233,20 @@ def test_pieces_are_fetched_one_at_a_time_unless_the_whole_batch_is_wanted(whole
     data.asked = 0
     next(iter(loader))
     assert data.asked == (batch if whole else 2)
+
+
+@pytest.mark.parametrize("physical", [None, 1, 3])
+def test_a_batch_that_was_begun_is_not_drawn_again(physical: int | None) -> None:
+    """The position moves on with the first piece: what is left of the batch is given up, and the next one comes."""
+    loader = PoissonLoader(
+        DataLoader(TensorDataset(torch.arange(30.0)[:, None]), batch_size=10),
+        sampling_rate=1 / 3,
+        stream=NoiseSource(3).sampling,
+        physical_batch_size=physical,
+    )
+    for step in range(5):
+        assert loader.position == step
+        (piece,) = next(iter(loader))
+        assert loader.position == step + 1
+        rows = loader.indices(step)
+        assert piece.flatten().tolist() == rows[: physical or rows.size].astype(float).tolist()
