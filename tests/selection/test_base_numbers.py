@@ -309,3 +309,8 @@ def test_counts_that_cannot_be_are_refused_before_anything_is_paid(counts: Any, 
     selection = sdp.FEST.private_top_k(counts, 3, always_on_rows=10)
     with pytest.raises(ValueError, match=message):
         selection.resolve(TABLES, lambda *_: {}, NoiseSource(1).selection, pay)
+
+
+def test_a_selection_of_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown kind 'Nobody'"):
+        Selection.from_state_dict({"kind": "Nobody"})

@@ -90,6 +90,10 @@ AT_THE_START: dict[str, tuple[Callable[[], Any], str]] = {
     "no data": (lambda: make(data_loader=DataLoader(TensorDataset(IDS[:0]))), "empty dataset"),
     "own sampler": (lambda: make(data_loader=DataLoader(DATA, sampler=[0, 1])), "not Poisson sampling"),
     "own batch sampler": (lambda: make(data_loader=DataLoader(DATA, batch_sampler=[[0, 1]])), "not Poisson"),
+    "loader without batches": (
+        lambda: make(data_loader=DataLoader(DATA, batch_size=None)),
+        "the loader has no batch_size",
+    ),
     "stream": (lambda: make(data_loader=_without("length")), "iterates over a stream"),
     "stream without B": (
         lambda: make(data_loader=_without("length"), poisson=False),

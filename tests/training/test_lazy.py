@@ -16,6 +16,7 @@ import sparsedp as sdp
 from sparsedp.rows import RowGradient
 from sparsedp.training import Private
 from sparsedp.training.batch import clip_share
+from sparsedp.training.lazy import _Group
 from sparsedp.training.lazy_table import LazyTable
 
 STEPS, ROWS, SIGMA, CLIP = 5, 400, 1.0, 1.0
@@ -363,3 +364,17 @@ def test_each_table_has_the_learning_rate_of_its_own_group(
         private.optimizer.step()
         found = {call["self"].name: call["lr"] for call in steps}
         assert found == {"first": 0.125 * factor, "second": 0.25 * factor, "third": 0.5 * factor}
+
+
+def test_rows_can_be_brought_up_to_date_by_table_and_an_unheld_table_is_refused() -> None:
+    engine, private, _ = start()
+    step(private)
+    lazy = engine.session.lazy
+    assert lazy is not None
+    before = unpaid(engine)
+    lazy.apply_pending_noise("table", np.array([50, 60]))
+    moved = (unpaid(engine) != before).any(dim=1).nonzero().flatten().tolist()
+    assert moved == [50, 60]
+    other = Rows()
+    with pytest.raises(ValueError, match="does not hold table 'table'"):
+        _Group("table", other.table.weight, [torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)])
