@@ -133,3 +133,25 @@ def test_every_buffer_mode_and_switch_is_given_back() -> None:
     assert [module.training for module in model.modules()] == [True, True, True, True, False, False]
     assert torch.backends.mha.get_fastpath_enabled() == fast
     capture.detach()
+
+
+class HiddenByDropout(nn.Module):
+    """Mixes in training only, hidden from gradients, beside dropout."""
+
+    def __init__(self, dropout: nn.Module) -> None:
+        super().__init__()
+        self.first, self.dropout, self.out = nn.Linear(3, 3), dropout, nn.Linear(3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.dropout(self.first(x))
+        return self.out(h - h.mean(0).detach() if self.training else h)
+
+
+@pytest.mark.parametrize("dropout", [nn.Dropout(0.5), nn.AlphaDropout(0.5), nn.Identity()])
+def test_dropout_does_not_hide_what_mixes_in_training_only(dropout: nn.Module) -> None:
+    model = HiddenByDropout(dropout)
+    capture = Capture(model, loss_reduction="sum")
+    capture.begin_piece(1, 6)
+    with pytest.raises(UnsupportedLayerError, match="examples"):
+        model(torch.randn(6, 3))
+    capture.detach()

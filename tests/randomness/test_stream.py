@@ -245,3 +245,12 @@ def test_integers_are_words_of_whole_multiples_only(high, size):
             for n, word in zip(wrong, words.uint64(len(wrong)), strict=True):
                 drawn[n] = int(word)
         assert NoiseSource(seed).noise.integers(high, size).tolist() == [word % high for word in drawn]
+
+
+def test_a_permutation_with_a_tie_is_drawn_again(monkeypatch):
+    """Two equal words have no order of their own: whichever the sort left first would be preferred."""
+    stream = NoiseSource(1).noise
+    drawn = iter([[5, 3, 5, 1], [2, 2, 2, 2], [7, 1, 9, 4]])
+    monkeypatch.setattr(type(stream), "uint64", lambda self, size: np.array(next(drawn), dtype=np.uint64))
+    assert stream.permutation(4).tolist() == [1, 3, 0, 2]
+    assert next(drawn, None) is None

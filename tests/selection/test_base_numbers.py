@@ -314,3 +314,17 @@ def test_counts_that_cannot_be_are_refused_before_anything_is_paid(counts: Any, 
 def test_a_selection_of_an_unknown_kind_is_refused() -> None:
     with pytest.raises(ValueError, match="unknown kind 'Nobody'"):
         Selection.from_state_dict({"kind": "Nobody"})
+
+
+@pytest.mark.parametrize("sigma", [0.0, 1.0])
+def test_nothing_is_selected_where_there_is_nothing_to_select_from(sigma: float) -> None:
+    for selection in (
+        sdp.AdaFEST(always_on_rows=1000),
+        sdp.AdaFEST(always_on_rows=10, within=sdp.FEST({"a": [], "b": []}, always_on_rows=10)),
+        sdp.RandomSelection(rows=3, always_on_rows=1000),
+        sdp.ExponentialSelection(**SCORED, always_on_rows=1000),  # type: ignore[arg-type]
+        sdp.SparseVectorSelection(**SCORED, threshold=0.1, always_on_rows=1000),  # type: ignore[arg-type]
+        sdp.DPSGD(),
+    ):
+        space, rule = rule_of(selection, sigma, 1.0, 8.0)
+        assert rule.select(GivenBatch(space), NoiseSource(1).selection).rows.size == 0

@@ -183,3 +183,19 @@ def test_each_batch_has_a_number_of_its_own() -> None:
         loop.passes(loop.hand_out(1, first=False))
         assert loop.owner.batch == number
         assert loop.step() == [2, 1]
+
+
+@pytest.mark.parametrize("examples", [0, 2])
+def test_an_empty_batch_is_a_batch_like_any_other(examples: int) -> None:
+    loop = Loop()
+    loop.passes(loop.hand_out(3))
+    with pytest.raises(RuntimeError, match="had no step"):
+        loop.hand_out(examples)
+    contents = loop.hand_out(examples)
+    assert loop.owner.batch == 2
+    assert loop.owner.in_hand
+    if examples:
+        loop.passes(contents)
+    assert loop.step() == [examples]
+    with pytest.raises(RuntimeError, match="each batch pays for one step only"):
+        loop.owner.take()

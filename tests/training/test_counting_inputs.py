@@ -134,3 +134,23 @@ def test_a_loader_for_training_is_refused(poisson: bool) -> None:
     with pytest.raises(ValueError, match="give the plain loader"):
         count_rows(other, capture, private.data_loader, 1.0, SPACE)
     capture.detach()
+
+
+class TwoOutputs(TwoTables):
+    """Each table feeds an output of its own; one output needs no gradient."""
+
+    def forward(self, ids: Tensor) -> dict[str, Tensor]:
+        return {
+            "flag": ids.float(),
+            "large": self.hidden(torch.cat([self.large(ids[:, 0]), torch.zeros(len(ids), 3)], 1)),
+            "small": self.small(ids[:, 1]),
+        }
+
+
+def test_every_output_is_followed_to_its_tables() -> None:
+    model = TwoOutputs()
+    capture = Capture(model, loss_reduction="mean")
+    found = count_rows(model, capture, [IDS], 10.0, SPACE)
+    assert found["large"].ids.tolist() == [0, 3, 6, 9, 12, 15]
+    assert found["small"].ids.tolist() == [0, 1, 2, 3, 4, 5]
+    capture.detach()

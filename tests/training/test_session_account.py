@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 from support.models import TwoTables
 from support.spies import spy
 from torch import nn
@@ -259,3 +260,18 @@ def test_the_rule_has_the_numbers_of_the_configuration() -> None:
     )
     assert config.sampling_rate == 6.4 / EXAMPLES
     assert (rule.sensitivity, rule.batch_clip) == (CLIP, None)
+
+
+def test_an_ended_run_closes_its_ledger_and_an_export_states_its_delta(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    closed = spy(monkeypatch, Ledger, "close")
+    engine = sdp.PrivacyEngine(ledger=tmp_path / "ledger")
+    train(start(engine), 2)
+    for delta in (1e-5, 1e-7):
+        engine.export(tmp_path / "weights", delta=delta)
+        with safe_open(tmp_path / "weights", framework="pt") as file:
+            assert file.metadata()["privacy"] == str(engine.statement(delta))
+    assert not closed
+    engine.detach()
+    assert len(closed) == 1

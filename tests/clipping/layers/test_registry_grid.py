@@ -145,7 +145,10 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "batch norm 3d": (lambda: nn.BatchNorm3d(3), "BatchNorm"),
     "synced batch norm": (lambda: nn.SyncBatchNorm(3), "BatchNorm"),
     "batch norm without parameters": (lambda: nn.BatchNorm1d(3, affine=False), "BatchNorm"),
-    "instance norm that tracks": (lambda: nn.InstanceNorm1d(3, affine=True, track_running_stats=True), ""),
+    "instance norm that tracks": (
+        lambda: nn.InstanceNorm1d(3, affine=True, track_running_stats=True),
+        "running",
+    ),
     "lstm, time first": (lambda: nn.LSTM(3, 3), "batch_first"),
     "gru, time first": (lambda: nn.GRU(3, 3), "batch_first"),
     "lstm with proj_size": (lambda: nn.LSTM(3, 3, batch_first=True, proj_size=2), "proj_size"),
