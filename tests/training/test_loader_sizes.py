@@ -250,3 +250,34 @@ def test_a_batch_that_was_begun_is_not_drawn_again(physical: int | None) -> None
         assert loader.position == step + 1
         rows = loader.indices(step)
         assert piece.flatten().tolist() == rows[: physical or rows.size].astype(float).tolist()
+
+
+@pytest.mark.parametrize("batched", [True, False])
+def test_the_users_own_collate_fn_makes_every_batch(batched: bool) -> None:
+    """Of a fixed loader, and of a pass that looks for repeats."""
+
+    def doubled(examples: Any) -> Tensor:
+        return 2 * (torch.stack([x for (x,) in examples]) if isinstance(examples, list) else examples[0])
+
+    data = TensorDataset(torch.arange(6.0)[:, None])
+    sampler: dict[str, Any] = (
+        {"batch_sampler": [[0, 1], [4, 5]]} if batched else {"batch_size": None, "sampler": [[0, 1], [4, 5]]}
+    )
+    loader = DataLoader(data, collate_fn=doubled, **sampler)
+    assert [batch.flatten().tolist() for batch in loaders.each_once(loader)] == [[0.0, 2.0], [8.0, 10.0]]
+    model = nn.Linear(1, 1)
+    private = sdp.PrivacyEngine().make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=loader,
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+        poisson=False,
+        expected_batch_size=2,
+    )
+    found = []
+    for batch in private.data_loader:
+        found.append(batch.flatten().tolist())
+        private.module(batch).sum().backward()
+        private.optimizer.step()
+    assert found == [[0.0, 2.0], [8.0, 10.0]]

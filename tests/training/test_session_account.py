@@ -275,3 +275,11 @@ def test_an_ended_run_closes_its_ledger_and_an_export_states_its_delta(
     assert not closed
     engine.detach()
     assert len(closed) == 1
+
+
+def test_a_module_around_a_private_one_is_refused() -> None:
+    model = TwoTables()
+    start(sdp.PrivacyEngine(), module=model, optimizer=torch.optim.SGD(model.parameters(), lr=1.0))
+    around = nn.Sequential(model)
+    with pytest.raises(ValueError, match="this module is already private"):
+        start(sdp.PrivacyEngine(), module=around, optimizer=torch.optim.SGD(around.parameters(), lr=1.0))
