@@ -143,7 +143,7 @@ def test_any_two_masks_together(check, mask, padded, need_weights):
                 given = torch.linspace(-1, 1, T * S).view(T, S)
             elif mask == "per head":  # (examples x heads, T, S), examples outermost
                 heads = torch.tensor([1.0, -1.0]).view(1, 2, 1, 1)
-                given = (x[:, None, :, :1] * heads + torch.linspace(-1, 1, S)).flatten(0, 1).detach()
+                given = (x[:, None, :, :1] * heads * torch.linspace(-1, 1, S)).flatten(0, 1).detach()
             hidden = None
             if padded:
                 hidden = torch.zeros(x.shape[0], S, dtype=torch.bool)
