@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test test-all lint format bench docs clean browser
+.PHONY: demo test test-all mutants lint format bench docs clean browser
 
 demo: $(READY)
 	$(BIN)/sparsedp demo --out demo
@@ -15,6 +15,11 @@ test: $(READY) browser
 
 test-all: $(READY) browser
 	$(BIN)/pytest -n 2
+
+# Do the tests notice? A tenth of the list: make mutants SHARE=1/10
+SHARE ?= 1/1
+mutants: $(READY)
+	$(BIN)/python scripts/mutants.py --share $(SHARE)
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

@@ -47,6 +47,7 @@ ACROSS = {
     "test_docs_site.py",
     "test_installation.py",
     "test_main.py",
+    "test_mutants.py",
     "test_seeded_results.py",
     "test_structure.py",
     "training/test_memory.py",

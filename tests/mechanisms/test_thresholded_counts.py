@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,7 +9,8 @@ from scipy.special import ndtr
 from sparsedp.accounting import analytic_gaussian_epsilon
 from sparsedp.accounting.events import GaussianDpEvent
 from sparsedp.audit.distinguishing import audit
-from sparsedp.mechanisms import thresholded_counts, thresholded_counts_event
+from sparsedp.mechanisms import threshold_for_false_positives, thresholded_counts, thresholded_counts_event
+from sparsedp.mechanisms.thresholded_counts import _survivors
 from sparsedp.randomness import bernoulli_positions
 
 IDS = np.array([1, 2, 4])
@@ -133,3 +136,25 @@ def test_sorted_int64_over_a_huge_space(stream):
 def test_bad_input(bad, named, stream):
     with pytest.raises(ValueError, match=f"^{named} "):
         thresholded_counts(IDS, COUNTS, SIZE, **{"std": 1.0, "threshold": 1.0, "stream": stream} | bad)
+
+
+def test_a_row_survives_from_the_threshold_s_own_cell_on():
+    """By hand: touched rows by their integer, hits of the gaps only where nobody touched the row, in order."""
+    touched, noisy = np.array([2, 5, 6, 9]), np.array([10, 9, 11, 10])
+    hits = np.array([0, 2, 5, 7, 9, 12])
+    found = np.empty(touched.size + hits.size, np.int64)
+    count = _survivors(touched, noisy, 10, hits, found)
+    assert found[:count].tolist() == [0, 2, 6, 7, 9, 12]
+    nothing = np.empty(0, np.int64)
+    assert _survivors(nothing, nothing, 10, hits, found) == hits.size
+    assert found[: hits.size].tolist() == hits.tolist()
+    assert _survivors(touched, noisy, 12, nothing, found) == 0
+
+
+@pytest.mark.parametrize(
+    ("expected", "rows", "share"), [(5.0, 100, 0.05), (50.0, 100, 0.5), (80.0, 100, 0.5), (1e-3, 10, 1e-4)]
+)
+def test_the_threshold_passes_the_expected_share_of_empty_rows(expected, rows, share):
+    found = threshold_for_false_positives(expected, rows, 3.0)
+    assert ndtr(-found / 3.0) == pytest.approx(share)
+    assert threshold_for_false_positives(expected, 0, 3.0) == math.inf

@@ -187,3 +187,16 @@ def test_bad_input_is_named() -> None:
         Keystream(b"short", private=True)
     with pytest.raises(ValueError, match=r"^position: must not"):
         Keystream(KEY, -1, private=True)
+
+
+@pytest.mark.parametrize("before", [0, 5, 16, 100])
+@pytest.mark.parametrize("reserved", [0, 7, 16, 1000])
+def test_reserved_bytes_are_the_reader_s_alone(before, reserved):
+    """The keystream passes over them, whatever it has read before."""
+    whole = Keystream(KEY, private=False).take(before + reserved + 40)
+    stream = Keystream(KEY, private=False)
+    assert stream.take(before) == whole[:before]
+    reader = stream.reserve(reserved)
+    assert stream.position == before + reserved
+    assert stream.take(40) == whole[before + reserved :]
+    assert reader.take(reserved) == whole[before : before + reserved]

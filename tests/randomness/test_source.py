@@ -119,3 +119,24 @@ def test_a_forked_child_makes_its_own() -> None:
 def test_the_room_does_not_need_torch() -> None:
     check = "import sys, sparsedp.randomness; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("name", ["sampling", "selection", "noise"])
+def test_one_seeded_stream_makes_a_source_not_private(name):
+    source = NoiseSource()
+    assert source.is_private
+    getattr(source, name).restore(getattr(NoiseSource(1), name).state())
+    assert not source.is_private
+    assert "not private" in repr(source)
+    again = NoiseSource(1)
+    getattr(again, name).restore(getattr(NoiseSource(), name).state())
+    assert not again.is_private
+    assert not getattr(again, name).is_private
+
+
+def test_the_streams_of_a_seed_are_three():
+    source = NoiseSource(5)
+    assert len({stream.state()["key"] for stream in (source.sampling, source.selection, source.noise)}) == 3
+    other = NoiseSource(6)
+    assert source.noise.state()["key"] != other.noise.state()["key"]
+    assert source.noise.state() == NoiseSource(5).noise.state()

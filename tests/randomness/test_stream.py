@@ -231,3 +231,26 @@ def test_bad_input_is_named(call: Callable[[Stream], object], message: str) -> N
 def test_sizes_are_whole_numbers() -> None:
     with pytest.raises(TypeError):
         stream(1).uniform(2.5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("high", [2**62 + 1, 2**63 - 1, 3 * 2**61, 10, 1])
+@pytest.mark.parametrize("size", [1, 3, 40])
+def test_integers_are_words_of_whole_multiples_only(high, size):
+    """Against a slow form on the same words: every word beyond the last whole multiple is drawn again."""
+    for seed in range(8):
+        words = NoiseSource(seed).noise
+        drawn = [int(word) for word in words.uint64(size)]
+        limit = 2**64 // high * high
+        while wrong := [n for n, word in enumerate(drawn) if word >= limit]:
+            for n, word in zip(wrong, words.uint64(len(wrong)), strict=True):
+                drawn[n] = int(word)
+        assert NoiseSource(seed).noise.integers(high, size).tolist() == [word % high for word in drawn]
+
+
+def test_a_permutation_with_a_tie_is_drawn_again(monkeypatch):
+    """Two equal words have no order of their own: whichever the sort left first would be preferred."""
+    stream = NoiseSource(1).noise
+    drawn = iter([[5, 3, 5, 1], [2, 2, 2, 2], [7, 1, 9, 4]])
+    monkeypatch.setattr(type(stream), "uint64", lambda self, size: np.array(next(drawn), dtype=np.uint64))
+    assert stream.permutation(4).tolist() == [1, 3, 0, 2]
+    assert next(drawn, None) is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -138,3 +139,16 @@ def test_a_domain_restricts_the_rows_that_count_and_the_norm() -> None:
     counts = SortedLookups(SPACE, tables, 1).contributions(1.0, np.ones(1, dtype=bool), np.array([2, 5]))
     assert counts.ids.tolist() == [2]
     assert counts.values.tolist() == [1.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_gradients_of_any_width_have_their_norms_and_sums(dtype: torch.dtype) -> None:
+    space = RowSpace(selectable=(TableShape("table", 9, 2),))
+    grads = torch.tensor([[1.0, 2.0], [0.5, -1.0], [4.0, 0.25]])
+    lookups = EmbeddingLookups(torch.tensor([3, 3, 8]), torch.tensor([0, 0, 1]), grads.to(dtype))
+    found = SortedLookups(space, {"table": lookups}, 2)
+    assert found.pair_squared_norms.tolist() == [1.5**2 + 1.0, 16.0 + 0.0625]
+    weights = np.array([2.0, 0.5], dtype=np.float32)
+    ((_, rows, sums),) = found.row_sums(np.arange(2), weights)
+    assert rows.tolist() == [3, 8]
+    assert sums.tolist() == [[3.0, 2.0], [2.0, 0.125]]

@@ -43,3 +43,16 @@ def test_what_was_released_is_the_most_that_any_run_showed() -> None:
     assert released([PRIVATE]) == "the final model only"
     assert released([SEEDED]) == "the model after every step"
     assert released([PRIVATE, SEEDED]).startswith("the model after every step; of runs with lazy noise")
+
+
+def test_an_account_claims_nothing_that_it_was_not_given() -> None:
+    plain = Account(((GaussianDpEvent(1.0), 2),))
+    assert (plain.faults, plain.notes, plain.final_model_only, plain.adjacency) == (
+        (),
+        (),
+        False,
+        "add-or-remove-one",
+    )
+    assert Account.from_state_dict(plain.state_dict()) == plain
+    other = Account(((GaussianDpEvent(1.0), 2),), ("fault",), ("note",), True, "zero-out")
+    assert Account.from_state_dict(other.state_dict()) == other

@@ -147,3 +147,55 @@ def test_another_number_of_examples_is_refused() -> None:
     loop.passes(torch.ones(6, 2))
     with pytest.raises(ValueError, match="the batch has 3 examples"):
         loop.step()
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("way", ["another batch", "the end"])
+def test_a_batch_without_its_step_is_refused_whole_or_not(last: bool, way: str) -> None:
+    loop = Loop()
+    loop.passes(loop.hand_out(3, last=last))
+    with pytest.raises(RuntimeError, match="had no step"):
+        loop.hand_out(2) if way == "another batch" else loop.owner.end_epoch()
+    assert not loop.owner.has_batch
+    loop.passes(loop.hand_out(2))
+    assert loop.step() == [2]
+
+
+@pytest.mark.parametrize("begins", ["an epoch", "a batch after an error"])
+def test_nothing_of_a_batch_that_was_given_up_is_left(begins: str) -> None:
+    loop = Loop()
+    loop.passes(loop.hand_out(3, last=False))
+    if begins == "an epoch":
+        loop.owner.begin_epoch()
+    else:
+        with pytest.raises(RuntimeError, match="had no step"):
+            loop.hand_out(2)
+    assert (loop.owner.has_batch, loop.owner.is_complete, loop.owner.contents) == (False, False, ())
+    assert loop.capture.take() == []
+    with pytest.raises(RuntimeError, match="each batch allows one step only"):
+        loop.owner.take()
+
+
+def test_each_batch_has_a_number_of_its_own() -> None:
+    loop = Loop()
+    for number in (1, 2, 3):
+        loop.passes(loop.hand_out(2, last=False))
+        loop.passes(loop.hand_out(1, first=False))
+        assert loop.owner.batch == number
+        assert loop.step() == [2, 1]
+
+
+@pytest.mark.parametrize("examples", [0, 2])
+def test_an_empty_batch_is_a_batch_like_any_other(examples: int) -> None:
+    loop = Loop()
+    loop.passes(loop.hand_out(3))
+    with pytest.raises(RuntimeError, match="had no step"):
+        loop.hand_out(examples)
+    contents = loop.hand_out(examples)
+    assert loop.owner.batch == 2
+    assert loop.owner.has_batch
+    if examples:
+        loop.passes(contents)
+    assert loop.step() == [examples]
+    with pytest.raises(RuntimeError, match="each batch allows one step only"):
+        loop.owner.take()

@@ -88,3 +88,15 @@ def test_copies_and_pickles_of_the_module_work() -> None:
     assert watch.state_dict() is None
     watch.detach()
     assert not model._forward_pre_hooks
+
+
+def test_a_buffer_with_two_names_is_found_under_both() -> None:
+    """Left out under one name, it would be exported under the other."""
+    module = nn.Module()
+    module.register_buffer("first", torch.zeros(2))
+    module.register_buffer("second", module.first)
+    watch = BufferWatch(module)
+    watch.record()
+    module.first += 1
+    assert watch.changed() == ["first", "second"]
+    watch.detach()

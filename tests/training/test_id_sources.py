@@ -100,3 +100,31 @@ def test_a_piece_that_reads_other_ids_than_were_counted_is_refused() -> None:
     twice.detach()
     with pytest.raises(ValueError, match="another number of times"):
         sources.check(captured, (ids, torch.zeros(4)))
+
+
+def test_what_was_learnt_from_one_example_holds_for_many() -> None:
+    """The stride of a dimension of size one says nothing: a view of one example may have any."""
+    ids = batch_of(1, 0)
+    model = Model()
+    capture = Capture(model, loss_reduction="sum")
+    view = ids[0, 1:].unsqueeze(0)  # whose first stride is not the tensor's
+    assert view.stride(0) != ids.stride(0)
+    (model.words(view).sum((1, 2)) + model.tag(ids[:, 0]).sum(1)).sum().backward()
+    (captured,) = capture.take()
+    capture.detach()
+    sources = IdSources.learn(captured, (ids, torch.zeros(1)), ["words", "tag"])
+    assert isinstance(sources, IdSources)
+    many = batch_of(6, 3)
+    found = sources.batch([(many, torch.zeros(6))], SPACE)
+    assert found is not None
+    (whole,) = captured_of(Model(), many)
+    expected = LogicalBatch([whole], SPACE).contributions(1.3)
+    counts = found.contributions(1.3)
+    assert counts.ids.tolist() == expected.ids.tolist()
+    assert counts.values.tolist() == pytest.approx(expected.values.tolist())
+
+
+@pytest.mark.parametrize("form", ["another width", "not contiguous"])
+def test_a_batch_of_another_form_is_not_read_with_old_strides(form: str) -> None:
+    other = torch.randint(0, 9, (4, 6)) if form == "another width" else torch.randint(0, 9, (5, 4)).T
+    assert learnt().batch([(other, torch.zeros(4))], SPACE) is None

@@ -70,3 +70,31 @@ def test_added_parameters_are_named() -> None:
     assert identity.added() == []
     model.head = nn.Linear(1, 1)
     assert identity.added() == ["head.weight", "head.bias"]
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_what_was_replaced_is_found_at_every_depth(depth: int) -> None:
+    model: nn.Module = nn.Linear(2, 2)
+    for _ in range(depth):
+        model = nn.Sequential(model)
+    for replaced in ("module", "parameter"):
+        identity = ParameterIdentity(model)
+        parent = model
+        for _ in range(depth - 1):
+            parent = parent.get_submodule("0")
+        if replaced == "module":
+            parent[0] = nn.Linear(2, 2)  # type: ignore[index]
+        else:
+            parent.get_submodule("0").weight = nn.Parameter(torch.zeros(2, 2))
+        path = ".".join("0" * depth) + (".weight" if replaced == "parameter" else "")
+        with pytest.raises(RuntimeError, match=f"'{path}' was replaced"):
+            identity.check()
+
+
+def test_a_module_with_two_names_is_watched_under_both() -> None:
+    model = nn.ModuleDict({"a": nn.Linear(1, 1)})
+    model["b"] = model["a"]
+    identity = ParameterIdentity(model)
+    model["b"] = nn.Linear(1, 1)
+    with pytest.raises(RuntimeError, match="module 'b' was replaced"):
+        identity.check()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from scipy import stats
+from support.spies import spy
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -13,6 +16,7 @@ import sparsedp as sdp
 from sparsedp.rows import RowGradient
 from sparsedp.training import Private
 from sparsedp.training.batch import clip_share
+from sparsedp.training.lazy import _Group
 from sparsedp.training.lazy_table import LazyTable
 
 STEPS, ROWS, SIGMA, CLIP = 5, 400, 1.0, 1.0
@@ -307,3 +311,70 @@ def test_other_optimisers_are_refused(optimizer: object) -> None:
             max_grad_norm=1.0,
             selection=sdp.DPSGD(lazy=True),
         )
+
+
+def test_a_table_without_a_gradient_owes_the_step_on_every_row() -> None:
+    engine, private, _ = start()
+    step(private)
+    engine.flush()
+    assert engine.session.lazy is not None
+    engine.session.lazy.step(0.5, {})
+    for table in engine.session.lazy._tables.values():
+        assert table.has_pending_noise
+        assert not table._applied.any()
+
+
+class Three(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = (nn.Embedding(rows, 2, sparse=True) for rows in (5, 6, 7))
+        self.out = nn.Linear(2, 1)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.out(self.first(ids % 5) + self.second(ids % 6) + self.third(ids % 7)).squeeze(1)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_each_table_has_the_learning_rate_of_its_own_group(
+    monkeypatch: pytest.MonkeyPatch, several: bool
+) -> None:
+    """Whichever group of whichever optimiser holds it, and whatever a scheduler makes of it."""
+    model = Three()
+    groups: list[dict[str, Any]] = [
+        {"params": [*model.out.parameters(), model.third.weight], "lr": 0.5},
+        {"params": [model.second.weight], "lr": 0.25},
+        {"params": [model.first.weight], "lr": 0.125},
+    ]
+    optimizers = [torch.optim.SGD([group]) for group in groups] if several else [torch.optim.SGD(groups)]
+    steps = spy(monkeypatch, LazyTable, "step")
+    private = sdp.PrivacyEngine(seed=1, secure=False).make_private(
+        module=model,
+        optimizer=optimizers,
+        data_loader=DataLoader(TensorDataset(torch.arange(20)), batch_size=10),
+        noise_multiplier=SIGMA,
+        max_grad_norm=CLIP,
+        selection=LAZY,
+    )
+    for factor in (1.0, 0.5):
+        for group in private.optimizer.param_groups:
+            group["lr"] *= factor
+        steps.clear()
+        (ids,) = next(iter(private.data_loader))
+        private.module(ids).sum().backward()
+        private.optimizer.step()
+        found = {call["self"].name: call["lr"] for call in steps}
+        assert found == {"first": 0.125 * factor, "second": 0.25 * factor, "third": 0.5 * factor}
+
+
+def test_rows_can_be_brought_up_to_date_by_table_and_an_unheld_table_is_refused() -> None:
+    engine, private, _ = start()
+    step(private)
+    lazy = engine.session.lazy
+    assert lazy is not None
+    before = unpaid(engine)
+    lazy.apply_pending_noise("table", np.array([50, 60]))
+    moved = (unpaid(engine) != before).any(dim=1).nonzero().flatten().tolist()
+    assert moved == [50, 60]
+    other = Rows()
+    with pytest.raises(ValueError, match="does not hold table 'table'"):
+        _Group("table", other.table.weight, [torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)])

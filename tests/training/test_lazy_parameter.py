@@ -225,3 +225,19 @@ def test_a_parameter_of_another_class_is_refused() -> None:
 
     with pytest.raises(ValueError, match=r"'table'.*plain nn.Parameter, not Own"):
         lazy_parameter.attach(LazyTable("table", Own(torch.zeros(2, 2)), NoiseSource(1).noise))
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+@pytest.mark.parametrize("function", ["F.embedding", "torch.embedding", "F.embedding_bag"])
+def test_every_function_that_reads_rows_pays_those_rows_only(function: str, by_name: bool) -> None:
+    model, table = owing()
+    weight, ids = model.table.weight, torch.tensor([[3, 7], [7, 9]])
+    if function == "F.embedding":
+        F.embedding(input=ids, weight=weight) if by_name else F.embedding(ids, weight)
+    elif function == "torch.embedding":
+        torch.embedding(weight=weight, indices=ids) if by_name else torch.embedding(weight, ids)
+    else:
+        F.embedding_bag(input=ids, weight=weight) if by_name else F.embedding_bag(ids, weight)
+    table.shows_pending = True
+    moved = weight.detach().abs().sum(dim=1) > 0
+    assert moved.nonzero().flatten().tolist() == [3, 7, 9]

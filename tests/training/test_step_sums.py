@@ -12,7 +12,7 @@ from sparsedp.core.tables import TableShape
 from sparsedp.randomness import NoiseSource
 from sparsedp.rows import RowSpace
 from sparsedp.selection import Rule, Selected
-from sparsedp.training.step import StepSums, _Noise
+from sparsedp.training.step import StepSums, _merged, _Noise
 
 NOISE, DRAWN_WITH_SUMS = -1.0, 100.0
 
@@ -67,3 +67,17 @@ def test_coordinates_that_are_not_selected_get_no_noise_and_release_no_sums() ->
         found = gradient.values.numpy()  # type: ignore[union-attr]
         rows = gradient.ids.tolist()  # type: ignore[union-attr]
         assert [(rows[n], int(c)) for n, c in np.argwhere(found != 0)] == CHOSEN[table.name]
+
+
+def test_sums_of_pieces_are_merged_row_by_row_in_float64() -> None:
+    tiny = 1.0 + 2.0**-40
+    first = (np.array([1, 4]), np.array([[tiny, 2.0], [3.0, 4.0]]))
+    second = (np.array([0, 4]), np.array([[5.0, 6.0], [2.0**-40, tiny]]))
+    rows, sums = _merged(first, second)
+    assert rows.tolist() == [0, 1, 4]
+    assert sums.dtype == np.float64
+    assert sums.tolist() == [[5.0, 6.0], [tiny, 2.0], [3.0 + 2.0**-40, 4.0 + tiny]]
+    nothing = (np.empty(0, dtype=np.int64), np.empty((0, 2)))
+    for merged in (_merged(nothing, first), _merged(first, nothing)):
+        assert merged[0].tolist() == [1, 4]
+        assert merged[1].tolist() == first[1].tolist()

@@ -121,7 +121,10 @@ class MixingProbe:
                     output.module,
                     "one example's output depends on others here: " + _MIXES.format(where=where),
                 )
-        return sum(grad is not None and bool(grad[some].isfinite().any()) for grad in grads)
+        return sum(
+            grad is not None and bool((each.values.detach()[some].isfinite() & grad[some].isfinite()).any())
+            for each, grad in zip(layers, grads, strict=True)
+        )
 
     @torch.no_grad()
     def _probe_subsets(self, forward: _Forward, call: _Arguments, examples: int) -> int:

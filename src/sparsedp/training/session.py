@@ -12,6 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from sparsedp.accounting import Ledger
+from sparsedp.accounting.event_json import event_key
 from sparsedp.accounting.events import DpEvent
 from sparsedp.clipping import Capture
 from sparsedp.core.tables import TableShape
@@ -167,6 +168,7 @@ class TrainingSession:
                         self._charge_once,
                     )
                 )
+            self._charge_earlier_choice()
 
     def _start(self) -> None:
         """An epoch begins."""
@@ -179,6 +181,14 @@ class TrainingSession:
         if self._ledger is not None:
             for event in self.selection.one_off_events():
                 self._ledger.spend(event, cap=self._cap)
+
+    def _charge_earlier_choice(self) -> None:
+        """Rows that were chosen before the run (``FEST(rows, event=...)``) cost what they cost, once a run."""
+        if self._ledger is not None:
+            paid = {event_key(event) for event, _ in self._ledger.own_events()}
+            for event in self.selection.one_off_events():
+                if event_key(event) not in paid:
+                    self._ledger.spend(event, cap=self._cap)
 
     def rule(self) -> Rule:
         """The rule of the next step; refuses the step if the model's parameters were replaced."""

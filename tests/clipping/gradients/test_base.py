@@ -156,3 +156,31 @@ def test_the_bound_on_float32_sums_is_that_of_the_deepest_tree_of_additions(bloc
     additions = sum((128 - n % 128) + (16 - n // 128 % 16) for n in range(examples))
     assert float32_sums_move(examples) == pytest.approx(2 * additions * 2.0**-24, rel=1e-12)
     assert float32_sums_move(0) == 0.0
+
+
+@pytest.mark.parametrize("left", KINDS)
+@pytest.mark.parametrize("right", KINDS)
+def test_parts_that_may_cancel_are_summed_in_float64(left, right):
+    """In float32 the rounding of one example's large parts would move the sum of the others."""
+    one, two = left(), right()
+    if type(one) is type(two):
+        return
+    both = Sum([one, two])
+    weights = torch.rand(B)
+    exact = torch.zeros(ROWS, DIM, dtype=torch.float64)
+    for part in (one, two):
+        part._add_to(exact, weights.double())
+    out = torch.zeros(ROWS, DIM, dtype=torch.float64)
+    both.accumulate(out, weights)
+    torch.testing.assert_close(out, exact, rtol=0, atol=1e-14)
+
+
+def test_a_single_position_part_is_not_summed_in_float32_beside_another():
+    both = Sum([OuterProducts(torch.randn(B, DIM), torch.randn(B, ROWS)), made()])
+    weights = torch.rand(B)
+    exact = torch.zeros(ROWS, DIM, dtype=torch.float64)
+    for part in both.parts:
+        part._add_to(exact, weights.double())
+    out = torch.zeros(ROWS, DIM, dtype=torch.float64)
+    both.accumulate(out, weights)
+    torch.testing.assert_close(out, exact, rtol=0, atol=1e-14)

@@ -122,3 +122,35 @@ def test_refused():
         layer(one, one, one)
     with pytest.raises(UnsupportedLayerError, match="attn_mask"):
         layer(one[None], one[None], one[None], is_causal=True)
+
+
+@pytest.mark.parametrize("need_weights", [True, False])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("mask", [None, "causal", "added", "per head"])
+def test_any_two_masks_together(check, mask, padded, need_weights):
+    """Masks by position, by head and by padding, each different for every example, add up as torch adds them."""
+
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.MultiheadAttention(E, 2, batch_first=True)
+
+        def forward(self, x: Tensor, key: Tensor) -> Tensor:
+            given = None
+            if mask == "causal":
+                given = torch.ones(T, S, dtype=torch.bool).triu(1)
+            elif mask == "added":
+                given = torch.linspace(-1, 1, T * S).view(T, S)
+            elif mask == "per head":  # (examples x heads, T, S), examples outermost
+                heads = torch.tensor([1.0, -1.0]).view(1, 2, 1, 1)
+                given = (x[:, None, :, :1] * heads * torch.linspace(-1, 1, S)).flatten(0, 1).detach()
+            hidden = None
+            if padded:
+                hidden = torch.zeros(x.shape[0], S, dtype=torch.bool)
+                hidden[:, 1:] = key.detach()[:, 1:, 0] > 0.3
+                hidden = hidden if mask in (None, "causal") else hidden.float() * -3.0
+            return self.layer(
+                x, key, key, key_padding_mask=hidden, attn_mask=given, need_weights=need_weights
+            )[0]
+
+    check(Masked(), torch.randn(B, T, E), torch.randn(B, S, E), tolerance=3e-5)

@@ -37,6 +37,8 @@ class LayerNormRule(Rule):
 class RMSNormRule(Rule):
     """Root mean square over the last dimensions, a scale for each of their coordinates."""
 
+    input = "x"
+
     @override
     def gradients(self, module: nn.Module, saved: Any, grad: Tensor, trainable: Trainable) -> Parts:
         assert isinstance(module, nn.RMSNorm)
