@@ -179,3 +179,31 @@ def test_the_gram_form_does_not_measure_wide_vectors_short():
     a, g = a.repeat(1, 1, 20), torch.cat([torch.full((1, 2, 1), 4096.0), g], 2)
     exact = 4 * 160 * g[0, 0].double().square().sum()
     assert float(OuterProducts(a, g).squared_norms()) == pytest.approx(float(exact), rel=2.0**-11)
+
+
+def test_a_library_that_adds_term_by_term_to_the_total_is_noticed(monkeypatch):
+    """The control: its sums round more often than ``float32_sums_move`` allows for, so it must not be used."""
+    shape = (64, 32, 64, (64, 64), torch.float32, torch.get_num_threads())
+    outer_products._addmm_adds_one_sum.cache_clear()
+    assert outer_products._addmm_adds_one_sum(*shape)
+
+    def term_by_term(total, left, right):
+        for term in range(left.shape[1]):
+            total = total + left[:, term : term + 1] * right[term]
+        return total
+
+    outer_products._addmm_adds_one_sum.cache_clear()
+    monkeypatch.setattr(torch.Tensor, "addmm", term_by_term)
+    assert not outer_products._addmm_adds_one_sum(*shape)
+    outer_products._addmm_adds_one_sum.cache_clear()
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize(("height", "width"), [(80, 70), (3, 4), (1, 9), (9, 1)])
+def test_the_sums_are_those_of_float64_either_way(monkeypatch, is_known, height, width):
+    monkeypatch.setattr(outer_products, "_addmm_adds_one_sum", lambda *shape: is_known)
+    a, g, weights = torch.randn(700, width), torch.randn(700, height), torch.rand(700)
+    out = torch.zeros(height, width, dtype=torch.float64)
+    OuterProducts(a, g).accumulate(out, weights)
+    exact = (g.double() * weights.double()[:, None]).T @ a.double()
+    assert torch.allclose(out, exact, rtol=0, atol=1e-4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -21,6 +22,9 @@ from sparsedp.clipping.gradients.vectors import WIDEST, Vectors, row_squares, up
 
 MOST_POSITIONS = 1 << 12
 """How many positions of sequences are summed at once, if that is fewer examples than ``SUMMED_AT_ONCE``."""
+
+_SMALLEST_ADDMM = 1 << 12
+"""Products with fewer numbers are added up by a separate addition."""
 
 _VANISHING = 2.0**-55
 """The squares of float32 vectors with a smaller norm lose digits, or underflow."""
@@ -102,6 +106,10 @@ class OuterProducts(Summand):
             return
         a, g = upcast(self.inputs.values), upcast(self.output_grads.values)
         length = a.shape[1:-1].numel()
+        if a.dim() == 2 and 1 in (a.shape[1], g.shape[1]):
+            vectors, factors = (a, g) if g.shape[1] == 1 else (g, a)
+            Materialised(vectors)._add_to(out, weights.double() * factors.squeeze(1))
+            return
         # Positions of one example may cancel: float32 sums of them would round the other examples too.
         dtype = torch.float64 if length > 1 else torch.promote_types(a.dtype, weights.dtype)
         weights = weights.to(dtype).repeat_interleave(length).unsqueeze(1)
@@ -123,15 +131,42 @@ def _sum_of_sums(g: Tensor, a: Tensor, weights: Tensor, rows: int) -> Tensor:
     narrower = right if a.shape[1] <= g.shape[1] else left
     scaled = narrower.new_empty(min(rows, a.shape[0]), narrower.shape[1])  # stays in the cache
     total = left.new_empty(left.shape[1], right.shape[1])
-    product = torch.empty_like(total)
     for start in range(0, a.shape[0], rows):
         some = slice(start, start + rows)
         weighted = torch.mul(narrower[some], weights[some], out=scaled[: a.shape[0] - start])
         factors = (left[some].T, weighted) if narrower is right else (weighted.T, right[some])
-        torch.mm(*factors, out=product if start else total)
-        if start:
-            total += product
+        if not start:
+            torch.mm(*factors, out=total)
+        elif _adds_one_sum(*factors):
+            total.addmm_(*factors)
+        else:
+            total += torch.mm(*factors)
     return total
+
+
+def _adds_one_sum(left: Tensor, right: Tensor) -> bool:
+    """``addmm_`` with these factors is known to add a finished sum, as ``float32_sums_move`` assumes."""
+    (height, terms), width = left.shape, right.shape[1]
+    if height * width < _SMALLEST_ADDMM or left.stride(0) != 1 or right.stride(1) != 1:
+        return False
+    strides = (left.stride(1), right.stride(0))
+    return _addmm_adds_one_sum(height, terms, width, strides, left.dtype, torch.get_num_threads())
+
+
+@lru_cache(maxsize=256)
+def _addmm_adds_one_sum(
+    height: int, terms: int, width: int, strides: tuple[int, int], dtype: torch.dtype, threads: int
+) -> bool:
+    """Whether the library's product of this shape adds up its terms before it adds them to the total.
+
+    That saves a pass over the total for each sum. A library may also add term by term to the total, which rounds
+    more often, and the result then differs from that of a product and an addition in some of so many numbers.
+    """
+    random = torch.Generator().manual_seed(height * width + terms)
+    left = torch.randn(terms, strides[0], generator=random, dtype=dtype)[:, :height].T
+    right = torch.randn(terms, strides[1], generator=random, dtype=dtype)[:, :width]
+    total = terms * torch.randn(height, width, generator=random, dtype=dtype)
+    return torch.equal(total + torch.mm(left, right), total.addmm(left, right))
 
 
 def _sequence(values: Tensor) -> Tensor:
