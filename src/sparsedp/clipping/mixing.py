@@ -133,7 +133,7 @@ class MixingProbe:
             return 0
         compared = 0
         for chosen in _halves(examples, self._batches_left):
-            cut = _cut(call, examples, torch.tensor(chosen))
+            cut = _cut(call, examples, chosen)
             if cut is None:
                 return 0
             try:
@@ -270,7 +270,7 @@ def _has_rows(values: Tensor, examples: int) -> bool:
     return values.dim() > 0 and values.shape[0] == examples
 
 
-def _cut(call: _Arguments, examples: int, chosen: Tensor) -> _Arguments | None:
+def _cut(call: _Arguments, examples: int, chosen: list[int]) -> _Arguments | None:
     """The arguments with these examples only; None where it is unclear how to slice them."""
     leaves, spec = tree_flatten(call)
     cut = []

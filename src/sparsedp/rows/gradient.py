@@ -14,6 +14,10 @@ class RowGradient(NamedTuple):
     ids: Tensor
     values: Tensor
 
+    def to(self, device: torch.device) -> RowGradient:
+        """The same on a device."""
+        return RowGradient(self.ids.to(device), self.values.to(device))
+
     def to_sparse(self, rows: int) -> Tensor:
         """A coalesced sparse tensor of the table's shape, for torch's sparse optimisers."""
         return torch.sparse_coo_tensor(

@@ -55,8 +55,8 @@ class SortedLookups:
         for table_index, table in enumerate(by_table):
             if table is not None and len(table):
                 span = slice(starts[table_index], starts[table_index + 1])
-                np.add(table.ids.numpy(), space.row_offsets[table_index], out=row_ids[span])
-                self._examples[span] = table.examples.numpy()
+                np.add(table.ids.cpu().numpy(), space.row_offsets[table_index], out=row_ids[span])
+                self._examples[span] = table.examples.cpu().numpy()
                 self._grad_rows[table_index] = _grad_rows(table, starts[table_index])
         self.order: Order = order_by_row(row_ids, self._examples, space.row_offsets[-1], starts[:-1])
         self._table_rows: I64 = self.order.rows.searchsorted(space.offsets)
@@ -169,7 +169,7 @@ class SortedLookups:
 
 
 def _grad_rows(lookups: EmbeddingLookups, base: int) -> GradRows:
-    grads = lookups.output_grads
+    grads = lookups.output_grads.cpu()
     if grads.dtype not in (torch.float32, torch.float64):
         grads = grads.float()
     (count, dim), (stride, step) = grads.shape, grads.stride()
@@ -177,8 +177,8 @@ def _grad_rows(lookups: EmbeddingLookups, base: int) -> GradRows:
         stride, flat = dim, _copied(grads)
     else:
         flat = grads.as_strided(((count - 1) * stride + dim,), (1,)).numpy()
-    sources = _NOTHING if lookups.sources is None else lookups.sources.numpy()
-    scales = _NO_SCALES if lookups.scales is None else lookups.scales.float().numpy()
+    sources = _NOTHING if lookups.sources is None else lookups.sources.cpu().numpy()
+    scales = _NO_SCALES if lookups.scales is None else lookups.scales.float().cpu().numpy()
     return base, flat, stride, dim, sources, scales
 
 

@@ -81,7 +81,7 @@ class LogicalBatch:
         base = 0
         for captured in self._passes:
             for gradient in captured.dense.values():
-                squares[base : base + captured.batch_size] += gradient.squared_norms().numpy()
+                squares[base : base + captured.batch_size] += gradient.squared_norms().cpu().numpy()
             base += captured.batch_size
         squares *= self.scales
         squares *= self.scales
@@ -98,7 +98,7 @@ class LogicalBatch:
         self.finite = np.isfinite(squares)
         self.dense_squared_norms[~self.finite] = 0.0
         finite = torch.from_numpy(self.finite)
-        lookups = {name: table.of_examples(finite) for name, table in self._unsorted_lookups().items()}
+        lookups = {name: table.of_examples(finite.to(table.ids.device)) for name, table in self._unsorted_lookups().items()}
         self._lookups = SortedLookups(self.space, lookups, self.size)
 
     def contributions(self, norm: float, domain: NDArray[np.int64] | None = None) -> SparseCounts:
@@ -150,7 +150,8 @@ class LogicalBatch:
         for captured in self._passes:
             gradient = captured.dense.get(name)
             if gradient is not None:
-                gradient.accumulate(out, torch.from_numpy(weights[base : base + captured.batch_size]))
+                own_weights = torch.from_numpy(weights[base : base + captured.batch_size])
+                gradient.accumulate(out, own_weights.to(out.device))
             base += captured.batch_size
 
 

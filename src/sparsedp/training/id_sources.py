@@ -143,9 +143,10 @@ def _source(table_input: TableInput, leaves: Sequence[Any]) -> _Source | None:
 
 def _lookups(ids: Tensor, padding_idx: int | None, dim: int) -> EmbeddingLookups:
     """The lookups of one call, all with one shared zero gradient."""
-    examples = torch.arange(ids.shape[0]).repeat_interleave(ids.shape[1:].numel())
+    examples = torch.arange(ids.shape[0], device=ids.device).repeat_interleave(ids.shape[1:].numel())
     flat = ids.reshape(-1).long()
     if padding_idx is not None:
         read = flat != padding_idx
         flat, examples = flat[read], examples[read]
-    return EmbeddingLookups(flat, examples, torch.zeros(1, dim), sources=torch.zeros_like(flat))
+    zeros = torch.zeros(1, dim, device=ids.device)
+    return EmbeddingLookups(flat, examples, zeros, sources=torch.zeros_like(flat))

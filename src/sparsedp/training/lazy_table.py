@@ -208,12 +208,13 @@ def _add(parameter: nn.Parameter, rows: I64, change: F64, rounding: Rounding | N
     """``parameter[rows] += change`` in float64, rounded once, to the lattice if there is one."""
     with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
         weight = parameter.detach()
-        if weight.dtype in (torch.float32, torch.float64):
+        if weight.device.type == "cpu" and weight.dtype in (torch.float32, torch.float64):
             _add_to_rows(weight.numpy(), rows, change, rounding)
         else:
-            values = weight[torch.from_numpy(rows)].double()
+            ids = torch.from_numpy(rows).to(weight.device)
+            values = weight[ids].double().cpu()
             _add_to_rows(values.numpy(), np.arange(rows.size), change, rounding)
-            weight[torch.from_numpy(rows)] = values.to(weight.dtype)
+            weight[ids] = values.to(weight)
 
 
 def _add_to_rows(table: NDArray[Any], rows: I64, change: F64, rounding: Rounding | None) -> None:

@@ -285,6 +285,7 @@ class PrivateOptimizer(Optimizer):
             parameter = table.parameter
             if isinstance(rows, Tensor) and parameter in self._requires_sparse:
                 rows = RowGradient(torch.arange(table.rows), rows)
+            rows = rows.to(parameter.device)
             _set_grad(parameter, rows if isinstance(rows, Tensor) else rows.to_sparse(table.rows))
 
     def _report(self, step: PrivateStep, rule: Rule, gradient: StepGradient) -> None:
@@ -303,8 +304,7 @@ class PrivateOptimizer(Optimizer):
 
 def _set_grad(parameter: nn.Parameter, values: Tensor) -> None:
     """Assign, and run the parameter's gradient hooks as backward would."""
-    if values.dtype != parameter.dtype:
-        values = values.to(parameter.dtype)
+    values = values.to(parameter)
     for hook in (parameter._backward_hooks or {}).values():
         replaced = hook(values)
         values = values if replaced is None else replaced

@@ -44,11 +44,11 @@ class RowWiseAdagrad(Optimizer):
             )
         state = self.state[parameter]
         if not state:
-            state["sum"] = torch.zeros(parameter.shape[0], dtype=parameter.dtype)
+            state["sum"] = parameter.new_zeros(parameter.shape[0])
         if grad.is_sparse:
             grad = grad.coalesce()
             rows, values = grad.indices()[0], grad.values()
         else:
-            rows, values = torch.arange(parameter.shape[0]), grad
+            rows, values = torch.arange(parameter.shape[0], device=grad.device), grad
         total = state["sum"].index_add_(0, rows, values.square().mean(dim=1))[rows]
         parameter.index_add_(0, rows, values / (total.sqrt() + eps).unsqueeze(1), alpha=-lr)

@@ -154,10 +154,13 @@ class StepSums:
         ]
         self._bounds = list(accumulate(sizes, initial=0))
         self._flat: F64 = np.zeros(self._bounds[-1])
-        self._of_dense = {
-            name: torch.from_numpy(self._flat[self._bounds[n] : self._bounds[n + 1]]).view(parameter.shape)
-            for n, (name, parameter) in enumerate(dense.items())
+        self._of_dense = self._split_dense(self._flat)
+        self._on_device = {
+            name: torch.zeros_like(parameter, dtype=torch.float64)
+            for name, parameter in dense.items()
+            if parameter.device.type != "cpu"
         }
+        """Sums of parameters that are not in main memory are taken where they live."""
         self._targets = {
             table_index: (rows, self._table(self._flat, table_index))
             for table_index, rows in enumerate(self.rows)
@@ -175,7 +178,7 @@ class StepSums:
         if in_float32:
             self._float32_left -= batch.size
         dense_weights = weights if in_float32 else weights.astype(np.float64)
-        for name, out in self._of_dense.items():
+        for name, out in (self._of_dense | self._on_device).items():
             batch.accumulate_dense(name, out, dense_weights)
         first_always_on = len(self._rule.space.selectable)
         batch.accumulate_rows(survivors, weights, self._targets)
@@ -186,6 +189,8 @@ class StepSums:
         """Round to the lattice, add noise, divide by B."""
         for table_index, (_, mask) in self.masks.items():
             self._targets[table_index][1][...] *= mask
+        for name, sums in self._on_device.items():
+            self._of_dense[name].copy_(sums)
         touched = self._touched
         self._clip_mean([sums for _, sums in touched.values()])
         noise = _Noise(self._rule, self._coordinates, source)
@@ -204,11 +209,7 @@ class StepSums:
                 values = noise.release_table(table.rows, table.dim, *touched[table_index])
             grad = torch.from_numpy(values)
             tables[table.name] = grad if rows is None else RowGradient(torch.from_numpy(rows), grad)
-        dense = {
-            name: torch.from_numpy(flat[self._bounds[n] : self._bounds[n + 1]]).view(parameter.shape)
-            for n, (name, parameter) in enumerate(self._dense.items())
-        }
-        return self._step_gradient(dense, tables)
+        return self._step_gradient(self._split_dense(flat), tables)
 
     def _step_gradient(
         self, dense: dict[str, Tensor], tables: dict[str, RowGradient | Tensor]
@@ -242,6 +243,13 @@ class StepSums:
     @property
     def _coordinates(self) -> int:
         return self._rule.space.coordinates + self._bounds[len(self._dense)]
+
+    def _split_dense(self, flat: NDArray[np.floating]) -> dict[str, Tensor]:
+        """The parts of a flat buffer that belong to the dense parameters."""
+        return {
+            name: torch.from_numpy(flat[self._bounds[n] : self._bounds[n + 1]]).view(parameter.shape)
+            for n, (name, parameter) in enumerate(self._dense.items())
+        }
 
     def _dim(self, table_index: int) -> int:
         return self._rule.space.tables[table_index].dim

@@ -68,7 +68,7 @@ class PerExampleGradient(ABC):
         """
         if self.negligible is not None:
             weights = weights.masked_fill(self.negligible, 0.0)
-        if weights.numpy().all():  # numpy starts no threads for so few numbers
+        if weights.cpu().numpy().all():  # numpy starts no threads for so few numbers
             self._add_to(out, weights)
         else:
             # 0 * NaN is NaN: examples of weight 0 must not enter the sum at all.
@@ -120,8 +120,8 @@ class Sum(PerExampleGradient):
         uncertain = ~(squares >= CANCELLATION_TOL * sizes)
         for i in uncertain.nonzero().flatten():
             one = self.select(i.view(1))
-            gradient = torch.zeros(one.parts[0].instantiate().shape, dtype=torch.float64)
-            one._add_to(gradient[0], torch.ones(1))  # the norm is taken of exactly what is summed
+            gradient = torch.zeros_like(one.parts[0].instantiate(), dtype=torch.float64)
+            one._add_to(gradient[0], gradient.new_ones(1))  # the norm is taken of exactly what is summed
             squares[i] = gradient.square().sum()
         self.negligible = squares < NEGLIGIBLE * sizes
         return squares.masked_fill_(self.negligible, 0.0)

@@ -50,7 +50,10 @@ class Materialised(Summand):
 
     def _add_to(self, out: Tensor, weights: Tensor) -> None:
         flat = upcast(self.values).reshape(self.batch_size, out.numel())
-        _add_weighted(out.view(-1).numpy(), flat.contiguous().numpy(), weights.numpy())
+        if out.device.type == "cpu":
+            _add_weighted(out.view(-1).numpy(), flat.contiguous().numpy(), weights.numpy())
+        else:
+            out.view(-1).add_(weights.double() @ flat.double())
 
 
 @compiled

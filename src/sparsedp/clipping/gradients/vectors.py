@@ -9,8 +9,20 @@ from torch import Tensor
 
 
 def upcast(values: Tensor) -> Tensor:
-    """At least float32: half-precision activations are widened before anything is squared."""
-    return values if values.dtype in (torch.float32, torch.float64) else values.float()
+    """At least float32: half-precision activations are widened before anything is squared.
+
+    float64 where float32 products would be rounded to less (``torch.set_float32_matmul_precision``).
+    """
+    if values.dtype == torch.float64:
+        return values
+    return values.float() if _float32_products_are_exact() else values.double()
+
+
+def _float32_products_are_exact() -> bool:
+    try:
+        return torch.get_float32_matmul_precision() == "highest"
+    except RuntimeError:  # the precision was set by backend: one of them may be lower
+        return False
 
 
 SAFE_NORMS = (2.0**-40, 2.0**60)

@@ -64,7 +64,7 @@ def lookups(table: nn.Embedding, ids: Tensor, grad: Tensor) -> EmbeddingLookups:
     flat, rows = ids.flatten().long(), grad.flatten(0, -2)
     if flat.shape[0] != example_of.size:
         example_of = example_of.repeat(ids.shape[1:].numel())
-    examples = torch.from_numpy(example_of)
+    examples = torch.from_numpy(example_of).to(ids.device)
     if table.padding_idx is not None:
         read = flat != table.padding_idx
         if not bool(read.all()):
