@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sparsedp.clipping import Capture
+from sparsedp.clipping import Capture, UnsupportedLayerError
 from sparsedp.clipping.hooks import ForwardWrapper
 from sparsedp.clipping.mixing import BATCHES
 
@@ -204,3 +204,11 @@ def test_gradient_penalties_are_refused():
     x = torch.randn(5, 3, requires_grad=True)
     with pytest.raises(RuntimeError, match="create_graph=True"):
         torch.autograd.grad(model(x).sum(), x, create_graph=True)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_model_compiled_after_it_was_made_private_is_refused():
+    model = nn.Sequential(nn.Linear(3, 2))
+    Capture(model, loss_reduction="mean")
+    with pytest.raises(UnsupportedLayerError, match=r"torch\.compile"):
+        torch.compile(model)(torch.randn(4, 3))

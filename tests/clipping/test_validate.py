@@ -62,3 +62,35 @@ def test_torch_script_is_refused():
     compiled = torch.jit.trace(nn.Linear(3, 2), torch.randn(2, 3))
     with pytest.raises(UnsupportedLayerError, match=r"module '0'.*torch\.jit"):
         Capture(nn.Sequential(compiled), loss_reduction="mean")
+
+
+def test_compiled_modules_are_refused():
+    inner = nn.Sequential(nn.Linear(3, 2))
+    inner[0].compile()
+    for model in (torch.compile(nn.Linear(3, 2)), inner):
+        with pytest.raises(UnsupportedLayerError, match=r"torch\.compile.*the module it was made from"):
+            Capture(model, loss_reduction="mean")
+
+
+def test_wrappers_that_add_up_gradients_are_refused(tmp_path):
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        spread = nn.Linear(3, 2)
+        torch.distributed.fsdp.fully_shard(spread)
+        with pytest.raises(UnsupportedLayerError, match="DTensor"):
+            Capture(spread, loss_reduction="mean")
+        wrapped = [nn.parallel.DistributedDataParallel(nn.Linear(3, 2)), nn.DataParallel(nn.Linear(3, 2))]
+        for model in wrapped:
+            with pytest.raises(UnsupportedLayerError, match="train the module inside it"):
+                Capture(model, loss_reduction="mean")
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize(("device", "advice"), [("meta", "load the weights"), ("mps", "to the CPU")])
+def test_devices_without_float64_or_numbers_are_refused(monkeypatch, device, advice):
+    model = nn.Linear(3, 2, device="meta")
+    monkeypatch.setattr(nn.Parameter, "device", torch.device(device))
+    with pytest.raises(UnsupportedLayerError, match=f"'weight' is on device '{device}'.*{advice}"):
+        Capture(model, loss_reduction="mean")

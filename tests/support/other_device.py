@@ -13,7 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map
-from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+from torch.utils.backend_registration import (
+    _DummyBackendModule,
+    _setup_privateuseone_for_python_backend,
+)
 
 NAME = "standin"
 _COPIES = {torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default}
@@ -88,10 +91,20 @@ def _refuse_mixtures(operation: Any, values: Any) -> None:
         )
 
 
+class _Backend(_DummyBackendModule):
+    """Its random numbers are the CPU's."""
+
+    def get_rng_state(self, device: Any = None) -> Tensor:
+        return torch.get_rng_state()
+
+    def set_rng_state(self, state: Tensor, device: Any = None) -> None:
+        torch.set_rng_state(state)
+
+
 @cache
 def other_device() -> torch.device:
     """The device; registered with torch at the first call."""
-    _setup_privateuseone_for_python_backend(NAME)
+    _setup_privateuseone_for_python_backend(NAME, backend_module=_Backend())
     library = torch.library.Library("aten", "IMPL")
     _LIBRARIES.append(library)
 
@@ -104,7 +117,7 @@ def other_device() -> torch.device:
 
         return make
 
-    for name in ("empty.memory_format", "empty_strided"):
+    for name in ("empty.memory_format", "empty_strided", "arange", "arange.start", "arange.start_step"):
         library.impl(name, made(name), "PrivateUse1")
     library.impl("_copy_from", _copy_from, "PrivateUse1")
     return torch.device(NAME, 0)
@@ -116,4 +129,3 @@ _LIBRARIES: list[Any] = []
 def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
     _numbers(target).copy_(_numbers(source))
     return target
-

@@ -30,7 +30,7 @@ class Reads(nn.Module):
 
     def forward(self, ids: Tensor, features: Tensor) -> Tensor:
         if self.read == "bag with offsets":
-            read = self.table(ids.flatten(), torch.arange(len(ids)) * ids.shape[1])
+            read = self.table(ids.flatten(), torch.arange(len(ids), device=ids.device) * ids.shape[1])
         elif "bag" in self.read:
             read = self.table(ids)
         elif self.read in ("two tables", "shared"):
@@ -94,7 +94,7 @@ class Positions(nn.Module):
         self.shared = shared
 
     def forward(self, ids: Tensor, features: Tensor) -> Tensor:
-        places = torch.arange(LENGTH)
+        places = torch.arange(LENGTH, device=ids.device)
         where = self.positions(places.unsqueeze(0) if self.shared else places)
         return self.out(torch.tanh(self.table(ids) + where).sum(1))
 

@@ -207,6 +207,8 @@ class ModelWrapper(ForwardWrapper):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The module's forward."""
+        if torch._C._dynamo.eval_frame.get_eval_frame_callback() is not None:
+            raise UnsupportedLayerError("", self.module, "is compiled by torch.compile; train it as it is")
         recorder = self._recorder
         recorder.arguments = (args, kwargs)
         try:

@@ -330,7 +330,10 @@ def _restored(module: nn.Module) -> Iterator[None]:
     buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
     modes = [(part, part.training) for part in module.modules()]
     fast_path = torch.backends.mha.get_fastpath_enabled()
-    with torch.random.fork_rng(devices=[]):
+    with ExitStack() as stack:
+        for device_type, devices in _accelerators(module):
+            stack.enter_context(torch.random.fork_rng(devices, device_type=device_type))
+        stack.enter_context(torch.random.fork_rng(devices=[]))
         try:
             # In evaluation nn.TransformerEncoder packs padded examples together, which has no dimension 0.
             torch.backends.mha.set_fastpath_enabled(False)
@@ -343,3 +346,12 @@ def _restored(module: nn.Module) -> Iterator[None]:
             torch.backends.mha.set_fastpath_enabled(fast_path)
             for part, training in modes:
                 part.training = training
+
+
+def _accelerators(module: nn.Module) -> Iterator[tuple[str, list[int]]]:
+    """The devices other than the CPU on which parameters live, by type: each has random numbers of its own."""
+    devices = {
+        parameter.device for parameter in module.parameters() if parameter.device.type not in ("cpu", "meta")
+    }
+    for device_type in sorted({device.type for device in devices}):
+        yield device_type, sorted({device.index or 0 for device in devices if device.type == device_type})

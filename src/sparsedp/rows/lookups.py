@@ -37,7 +37,9 @@ class EmbeddingLookups:
             return calls[0]
         sources, base = [], 0
         for call in calls:
-            call_sources = call.sources if call.sources is not None else torch.arange(len(call), device=call.ids.device)
+            call_sources = (
+                call.sources if call.sources is not None else torch.arange(len(call), device=call.ids.device)
+            )
             sources.append(call_sources + base)
             base += call.output_grads.shape[0]
         scales = None

@@ -98,7 +98,10 @@ class LogicalBatch:
         self.finite = np.isfinite(squares)
         self.dense_squared_norms[~self.finite] = 0.0
         finite = torch.from_numpy(self.finite)
-        lookups = {name: table.of_examples(finite.to(table.ids.device)) for name, table in self._unsorted_lookups().items()}
+        lookups = {
+            name: table.of_examples(finite.to(table.ids.device))
+            for name, table in self._unsorted_lookups().items()
+        }
         self._lookups = SortedLookups(self.space, lookups, self.size)
 
     def contributions(self, norm: float, domain: NDArray[np.int64] | None = None) -> SparseCounts:

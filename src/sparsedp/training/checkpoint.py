@@ -66,18 +66,20 @@ def write_state(state: dict[str, Any], path: Path) -> None:
 
     def write(partial: Path) -> None:
         with open(partial, "wb") as file:
-            torch.save(_without_numpy(state), file)
+            torch.save(_portable(state), file)
 
     replace_file(path, write)
 
 
-def _without_numpy(value: Any) -> Any:
-    """NumPy scalars as Python numbers, which torch reads back without unpickling objects."""
+def _portable(value: Any) -> Any:
+    """Tensors in main memory and NumPy scalars as Python numbers: torch reads both back anywhere, without pickle."""
+    if isinstance(value, Tensor):
+        return value.cpu()
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, dict):
-        return {_without_numpy(key): _without_numpy(item) for key, item in value.items()}
-    return [_without_numpy(item) for item in value] if isinstance(value, list) else value
+        return {_portable(key): _portable(item) for key, item in value.items()}
+    return [_portable(item) for item in value] if isinstance(value, list) else value
 
 
 def write_weights(module: nn.Module, path: Path, *, privacy: str, without: Collection[str] = ()) -> None:

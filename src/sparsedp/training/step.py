@@ -189,8 +189,8 @@ class StepSums:
         """Round to the lattice, add noise, divide by B."""
         for table_index, (_, mask) in self.masks.items():
             self._targets[table_index][1][...] *= mask
-        for name, sums in self._on_device.items():
-            self._of_dense[name].copy_(sums)
+        for name, on_device in self._on_device.items():
+            self._of_dense[name].copy_(on_device)
         touched = self._touched
         self._clip_mean([sums for _, sums in touched.values()])
         noise = _Noise(self._rule, self._coordinates, source)

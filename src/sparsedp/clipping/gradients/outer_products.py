@@ -147,7 +147,12 @@ def _sum_of_sums(g: Tensor, a: Tensor, weights: Tensor, rows: int) -> Tensor:
 def _adds_one_sum(left: Tensor, right: Tensor) -> bool:
     """``addmm_`` with these factors is known to add a finished sum, as ``float32_sums_move`` assumes."""
     (height, terms), width = left.shape, right.shape[1]
-    if left.device.type != "cpu" or height * width < _SMALLEST_ADDMM or left.stride(0) != 1 or right.stride(1) != 1:
+    if (
+        left.device.type != "cpu"
+        or height * width < _SMALLEST_ADDMM
+        or left.stride(0) != 1
+        or right.stride(1) != 1
+    ):
         return False
     strides = (left.stride(1), right.stride(0))
     return _addmm_adds_one_sum(height, terms, width, strides, left.dtype, torch.get_num_threads())
