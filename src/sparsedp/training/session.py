@@ -72,6 +72,7 @@ class TrainingSession:
         """What the user iterates over."""
         self.optimizer = PrivateOptimizer(
             optimizers,
+            config=self.step_config,
             capture=capture,
             rule=self.rule,
             source=source,
