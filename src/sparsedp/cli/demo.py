@@ -15,7 +15,6 @@ from sparsedp.cli.train import progress_bar
 MOST_ROWS = 10**9
 COMPARED = ("non-private", "dp-sgd", "adafest")
 SETTINGS: dict[str, Any] = {
-    "batch_size": 2048,
     "evaluate_every": 40,
     "model_options": {"hidden": [128, 64], "dims": [4] * 26},  # small enough for a few minutes on two cores
 }

@@ -37,7 +37,7 @@ def criteo_tables() -> tuple[TableShape, ...]:
 
 
 def read_tables(path: str | Path) -> tuple[TableShape, ...]:
-    """Tables from a JSON file: a list of objects with `rows`, `dim` and, if wanted, `values` and `name`."""
+    """Tables from a JSON file: a list of objects with `rows`, `dim` and, optionally, `values` and `name`."""
     path = Path(path)
     if path.exists() and not path.is_file():
         raise ValueError(f"tables: {path} is not a regular file")
