@@ -15,7 +15,7 @@ from experiments.fest.data_sets import ALL, QUICK
 from experiments.fest.figures import sparsity_per_feature
 from experiments.fest.runs import data_sets_of
 from sparsedp.data import ClickData
-from sparsedp.models.pctr import embedding_dim
+from sparsedp.models import embedding_dim
 from sparsedp.runs.sources import open_data
 
 BATCH = 2048
