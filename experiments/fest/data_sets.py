@@ -11,6 +11,7 @@ from typing import Any
 
 from experiments.fest.figures import SPARSE
 from experiments.fest.runs import DataSet
+from sparsedp.core.criteo import BATCH_SIZE
 
 WEEK = 7 * 24 * 3600
 
@@ -95,7 +96,7 @@ GENERATED = DataSet(
     "(DP-SGD also 4,096), one epoch",
     "generated:200000",
     {
-        "expected_batch_size": 2048,
+        "expected_batch_size": BATCH_SIZE,
         "max_grad_norm": 5.0,
         "learning_rate": 2.0,
         "table_learning_rate": 25.0,

@@ -13,12 +13,12 @@ import polars as pl
 from scipy.stats import norm
 
 from experiments.common.study import Study
+from sparsedp.core.criteo import BATCH_SIZE
 from sparsedp.core.tables import TableShape
 from sparsedp.data import GeneratedClicks
 from sparsedp.selection import AdaFEST
 from sparsedp.selection.adafest import ContributionMap
 
-BATCH = 2048
 SIGMA = 1.0
 RATIOS = (1.0, 2.0, 5.0, 10.0)
 THRESHOLDS = (5.0, 10.0, 20.0, 40.0, 80.0, 160.0)
@@ -27,9 +27,9 @@ FALSE_POSITIVES = (1.0, 10.0, 100.0, 1000.0, 10000.0)
 
 def run(study: Study) -> dict[str, Any]:
     """Expected survivors by tau, and what share of the lookups they hold by false positives."""
-    data = GeneratedClicks(BATCH)
+    data = GeneratedClicks(BATCH_SIZE)
     counts = np.concatenate(
-        [np.unique(column, return_counts=True)[1] for column in data.take(range(BATCH)).ids.T]
+        [np.unique(column, return_counts=True)[1] for column in data.take(range(BATCH_SIZE)).ids.T]
     )
     sizes = data.schema.vocabulary_sizes
     lines = []
@@ -68,7 +68,7 @@ def run(study: Study) -> dict[str, Any]:
         ),
     }
     lead = (
-        f"One batch of {BATCH} generated clicks, 26 features, {sum(sizes):,} rows, total noise multiplier {SIGMA:g}, "
+        f"One batch of {BATCH_SIZE} generated clicks, 26 features, {sum(sizes):,} rows, total noise multiplier {SIGMA:g}, "
         "C1 = sqrt(26). Expectations over the noise. NOT PRIVATE: a diagnostic."
     )
     return study.write("The knobs of AdaFEST, computed", lead, {"Rows of a step": found}, panels)
@@ -78,7 +78,7 @@ def rule_of(sizes: tuple[int, ...], **options: float) -> ContributionMap:
     """What a step of AdaFEST with these options does on tables of these sizes, none of them always on."""
     selection = AdaFEST(always_on_rows=0, **options)  # type: ignore[arg-type]
     space = selection.partition_tables([TableShape(f"C{n}", rows, 1) for n, rows in enumerate(sizes, 1)])
-    return selection.rule(space, noise_multiplier=SIGMA, max_grad_norm=1.0, expected_batch_size=BATCH)
+    return selection.rule(space, noise_multiplier=SIGMA, max_grad_norm=1.0, expected_batch_size=BATCH_SIZE)
 
 
 def _lines(found: pl.DataFrame, x: str, y: pl.Expr, title: str, kind: str) -> go.Figure:

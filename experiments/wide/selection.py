@@ -20,11 +20,11 @@ from sparsedp.accounting import epsilon_of
 from sparsedp.accounting.events import DpEvent
 from sparsedp.core.arrays import I64
 from sparsedp.core.counts import SparseCounts
+from sparsedp.core.criteo import BATCH_SIZE
 from sparsedp.data import GeneratedClicks
 from sparsedp.mechanisms import exponential_event, exponential_top_k, sparse_vector, sparse_vector_event
 from sparsedp.randomness import NoiseSource, Stream
 
-BATCH = 2048
 EPSILONS = (1.0, 10.0)
 """Of all draws of one batch together; the paper gives its selection 10, for a whole run."""
 DELTA = 1e-6
@@ -44,7 +44,7 @@ def run(study: Study) -> dict[str, Any]:
         infer_schema_length=None,
     )
     lead = (
-        f"Share of the {int(counts.values.sum()):,} lookups of a batch of {BATCH:,} generated clicks that the chosen "
+        f"Share of the {int(counts.values.sum()):,} lookups of a batch of {BATCH_SIZE:,} generated clicks that the chosen "
         f"rows hold, of {counts.size:,} rows; mean over {runs} runs. The choice as a whole is (epsilon, {DELTA:g})-DP "
         "(add-or-remove-one example, unit: example, released: the chosen rows), its price by the library's accountant. "
         "The threshold of the sparse vector technique is the best of a few, chosen without noise: an advantage that its "
@@ -56,10 +56,10 @@ def run(study: Study) -> dict[str, Any]:
 
 def batch_counts() -> SparseCounts:
     """How often a batch looks up each row, all tables in one space; one example moves each count by at most 1."""
-    data = GeneratedClicks(BATCH)
+    data = GeneratedClicks(BATCH_SIZE)
     sizes = data.schema.vocabulary_sizes
     offsets = np.cumsum([0, *sizes[:-1]])
-    return SparseCounts.of(data.take(range(BATCH)).ids + offsets, sum(sizes))
+    return SparseCounts.of(data.take(range(BATCH_SIZE)).ids + offsets, sum(sizes))
 
 
 def share(counts: SparseCounts, chosen: I64) -> float:

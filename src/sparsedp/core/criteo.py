@@ -8,6 +8,9 @@ VOCABULARY_SIZES = (
 )
 """The rows of the tables of its 26 categorical features, in order (its Table 3)."""
 
+BATCH_SIZE = 2048
+"""Its batch size for click models."""
+
 
 def embedding_dim(rows: int) -> int:
     """The paper's width of a table of V rows: ``int(2 V^0.25)``."""

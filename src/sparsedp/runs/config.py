@@ -10,6 +10,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
+from sparsedp.core.criteo import BATCH_SIZE
 from sparsedp.core.defaults import (
     DEFAULT_ALWAYS_ON_ROWS,
     DEFAULT_FALSE_POSITIVES,
@@ -65,7 +66,7 @@ class RunConfig(BaseModel):
     """Default: 1 / (10 n), n the number of training rows."""
     epochs: Annotated[Positive, MODEL] = 1.0
     """Expected number of times that an example is sampled."""
-    expected_batch_size: Annotated[Count, MODEL] = 2048
+    expected_batch_size: Annotated[Count, MODEL] = BATCH_SIZE
     """Expected number of examples in a Poisson batch."""
     physical_batch_size: Annotated[Count | None, MODEL] = None
     """The most examples in memory at once; default: a whole batch."""
