@@ -35,7 +35,7 @@ class RunBudget:
     def checked(
         cls, epsilon: float, delta: float | None, examples: int, expected_batch_size: int, epochs: float
     ) -> RunBudget:
-        """Refuse what is no budget or no run, by name."""
+        """Check the arguments; an invalid one is refused by name."""
         epsilon, examples = check_epsilon(epsilon), check_count("examples", examples)
         batch = check_count("expected_batch_size", expected_batch_size)
         if batch > examples:

@@ -66,8 +66,8 @@ def ball_risk(noisy: F64, noise: Noise, ball: Projected) -> float:
 
     With y = mean + noise, the error is ``|f(y) - y|^2 + 2 <noise, f(y) - y> + |noise|^2``; the first term is
     the sum of ``min(|y|, t)^2``, and the mean of the second follows from how many coordinates pass the threshold t.
-    A coordinate that passes moves by 1 - 1/k of what its noise does, for its k neighbours above the threshold
-    give way: the ball's answer leans on the noise by one coordinate less than the threshold alone would.
+    A coordinate that passes moves by 1 - 1/k of what its noise does, because the threshold rises for all k that
+    pass: the projection follows the noise by one coordinate less than a fixed threshold would.
     Unbiased for Gaussian noise; for Laplace noise k is taken as it is, without the fresh noise.
     """
     squares, passing = risk_terms(noisy, noise, np.array([ball.threshold]))
@@ -97,7 +97,7 @@ def projection_error_bound(noise: Noise, d: int, radius: float, *, beta: float) 
 
 
 def pure_noise_error(noise: Noise, d: int, radius: float) -> float:
-    """How long the answer of Algorithm 1 is where the mean is zero: about its error at any mean that drowns.
+    """How long the answer of Algorithm 1 is where the mean is zero: about its error at any mean that is small against the noise.
 
     Its threshold t is the one at which d excesses ``E max(|noise| - t, 0)`` fill the ball.
     """
