@@ -1,4 +1,5 @@
-"""Checks of `make lint`: tests mirror the source, no retired name is left, what the docs name exists, claims name tests.
+"""Checks of `make lint`: tests mirror the source, no retired or unused name is left, what the docs name exists, claims
+name tests.
 
 python scripts/check_structure.py
 """
@@ -101,9 +102,30 @@ RETIRED = frozenset(
 """Names that were replaced: a name here has one word, and these are not it."""
 
 
+RETIRED_WORDS = frozenset(
+    [
+        *("kept", "wanted", "stilled", "wish", "wishes", "forgotten"),
+        *("owe", "owes", "owed", "pay", "pays", "paid", "settle", "settled", "unsettled", "torn"),
+        *("tally", "outline", "doubt", "readings", "occurrence", "firsts"),
+    ]
+)
+"""Words of the same vocabulary that must not be a part of a name either: ``_kept_rows``, ``KeptRows``."""
+
+ALLOWED = {
+    ("accounting/ledger/state.py", "_enter_settle"): "the ledger's file format has this kind of record",
+    ("accounting/ledger/state.py", "settled"): "the same",
+    ("accounting/pld/grid.py", "kept_p"): "the mass that stays on the grid",
+    ("accounting/pld/grid.py", "kept_q"): "the same",
+    ("data/row_sets.py", "kept_before"): "rows that stay in the set",
+    ("training/session.py", "_warn_of_kept_pieces"): "pieces that stay in memory",
+}
+"""Names with such a word that say what they mean, and why."""
+
+
 def main() -> int:
     """Print every fault; 1 if there is one."""
-    checks = [missing_tests, stray_tests, retired_names, unknown_names, unknown_tests, loose_notes]
+    checks = [missing_tests, stray_tests, retired_names, unused_names, long_functions]
+    checks += [unknown_names, unknown_tests, loose_notes]
     faults = [fault for check in checks for fault in check()]
     for fault in faults:
         print(fault)
@@ -147,8 +169,66 @@ def retired_names() -> Iterator[str]:
     for path in sorted([*SOURCE.rglob("*.py"), *EXPERIMENTS.rglob("*.py")]):
         for node in ast.walk(ast.parse(path.read_text())):
             for name in _names(node):
-                if name.lstrip("_") in RETIRED:
+                if name.lstrip("_") in RETIRED or _has_retired_word(path, name):
                     yield f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}: the name {name!r} was retired"
+
+
+def _has_retired_word(path: Path, name: str) -> bool:
+    words = {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)}
+    own = path.relative_to(SOURCE).as_posix() if path.is_relative_to(SOURCE) else ""
+    return bool(words & RETIRED_WORDS) and (own, name) not in ALLOWED
+
+
+def unused_names() -> Iterator[str]:
+    """Functions, classes and constants that nothing but a test uses, that no room exports and no page names."""
+    used: set[str] = set()
+    modules = {
+        path: ast.parse(path.read_text())
+        for folder in (SOURCE, EXPERIMENTS, ROOT / "benchmarks", ROOT / "examples", ROOT / "scripts")
+        for path in sorted(folder.rglob("*.py"))
+    }
+    for tree in modules.values():
+        used |= {name for node in ast.walk(tree) for name in _uses(node)}
+    pages = "".join(line for _, _, line in _lines_of_pages(ROOT))
+    for path, tree in modules.items():
+        if not path.is_relative_to(SOURCE) and not path.is_relative_to(EXPERIMENTS):
+            continue
+        for node in tree.body:
+            for name in _defined(node):
+                if name not in used and not re.search(rf"\b{name}\b", pages):
+                    yield f"{path.relative_to(ROOT)}:{node.lineno}: {name} is used by tests alone, or not at all"
+
+
+def _uses(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+        yield node.id
+    elif isinstance(node, ast.Attribute):
+        yield node.attr
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value  # of an __all__, or of a table of lazily imported names
+
+
+def _defined(node: ast.stmt) -> Iterator[str]:
+    """The names that a statement at the top of a module defines, without registered and special ones."""
+    names = []
+    if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.decorator_list:
+        names = [node.name]
+    elif isinstance(node, ast.Assign):
+        names = [each.id for each in node.targets if isinstance(each, ast.Name)]
+    elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+        names = [node.target.id]
+    yield from (name for name in names if not name.startswith("__"))
+
+
+def long_functions(limit: int = 60) -> Iterator[str]:
+    """Functions of more than ``limit`` lines, docstrings not counted."""
+    for path in sorted([*SOURCE.rglob("*.py"), *EXPERIMENTS.rglob("*.py")]):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                docstring = ast.get_docstring(node, clean=False) or ""
+                lines = (node.end_lineno or 0) - node.lineno + 1 - len(docstring.splitlines())
+                if lines > limit:
+                    yield f"{path.relative_to(ROOT)}:{node.lineno}: {node.name} has {lines} lines"
 
 
 def unknown_names(page: Path = DOCS / "papers.md") -> Iterator[str]:

@@ -97,3 +97,44 @@ def test_the_docs_name_nothing_unknown(check: ModuleType) -> None:
 )
 def test_claims_name_their_tests(check: ModuleType, page: str, tests: int) -> None:
     assert (check.ROOT / page).read_text().count("::test_") >= tests
+
+
+@pytest.fixture
+def small_package(check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty package and empty folders beside it, which the checks look at."""
+    package = tmp_path / "src" / "sparsedp"
+    for folder in (package, tmp_path / "experiments"):
+        folder.mkdir(parents=True)
+    monkeypatch.setattr(check, "ROOT", tmp_path)
+    monkeypatch.setattr(check, "SOURCE", package)
+    monkeypatch.setattr(check, "EXPERIMENTS", tmp_path / "experiments")
+    return package
+
+
+def test_retired_words_are_found_inside_names(check: ModuleType, small_package: Path) -> None:
+    (small_package / "a.py").write_text("class KeptRows: ...\ndef _rows_owed(): ...\nkeptic, upkeep = 1, 2\n")
+    assert list(check.retired_names()) == [
+        "src/sparsedp/a.py:1: the name 'KeptRows' was retired",
+        "src/sparsedp/a.py:2: the name '_rows_owed' was retired",
+    ]
+
+
+def test_names_that_only_tests_use_are_found(check: ModuleType, small_package: Path) -> None:
+    (small_package / "__init__.py").write_text('__all__ = ["exported"]\n')
+    (small_package / "a.py").write_text(
+        "LIMIT = 3\nIDLE = 4\ndef exported(): return helper()\ndef helper(): return LIMIT\n"
+        "def idle(): ...\ndef documented(): ...\n@register\ndef registered(): ...\n"
+    )
+    (small_package.parents[1] / "README.md").write_text("`documented` is for you.\n")
+    assert list(check.unused_names()) == [
+        "src/sparsedp/a.py:2: IDLE is used by tests alone, or not at all",
+        "src/sparsedp/a.py:5: idle is used by tests alone, or not at all",
+    ]
+
+
+def test_long_functions_are_found(check: ModuleType, small_package: Path) -> None:
+    doc = '    """\n' + "    words\n" * 80 + '    """\n'
+    (small_package / "a.py").write_text(
+        "def fits():\n" + doc + "    x = 1\n" * 58 + "\n\ndef long():\n" + doc + "    x = 1\n" * 61
+    )
+    assert [fault.split(": ")[1] for fault in check.long_functions()] == ["long has 62 lines"]

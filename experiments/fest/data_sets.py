@@ -11,6 +11,7 @@ from typing import Any
 
 from experiments.fest.figures import SPARSE
 from experiments.fest.runs import DataSet
+from sparsedp.core.criteo import BATCH_SIZE
 
 WEEK = 7 * 24 * 3600
 
@@ -24,7 +25,7 @@ def _tables(number: int, width: int, hidden: Sequence[int]) -> dict[str, Any]:
 
 def _alone(batch: int, dense: float, tables: float) -> dict[str, Sequence[Any]]:
     """The settings of training without privacy, which likes small batches."""
-    return {"batch_size": [batch], "learning_rate": [dense], "table_learning_rate": [tables]}
+    return {"expected_batch_size": [batch], "learning_rate": [dense], "table_learning_rate": [tables]}
 
 
 WIDE: Knobs = {
@@ -39,7 +40,7 @@ FLIGHTS = DataSet(
     "(DP-SGD also 65,536), one epoch",
     "flights-3m",
     {
-        "batch_size": 32768,
+        "expected_batch_size": 32768,
         "max_grad_norm": 5.0,
         "learning_rate": 0.5,
         "table_learning_rate": 400.0,
@@ -49,14 +50,14 @@ FLIGHTS = DataSet(
     {
         **WIDE,
         "non-private": [_alone(1024, 0.2, 50.0)],
-        "lazy": [{"batch_size": [32768, 65536]}],
+        "lazy": [{"expected_batch_size": [32768, 65536]}],
         "fest": [{"rows": [1000, 3000, 300, 100]}],
         "adafest": [
             {"noise_ratio": [2.0, 3.0, 5.0], "false_positives": [20.0]},
             {"noise_ratio": [2.0], "false_positives": [200.0]},
             {"noise_ratio": [2.0], "threshold": [60.0, 150.0]},
             {"noise_ratio": [5.0], "threshold": [60.0]},
-            {"noise_ratio": [3.0], "threshold": [50.0], "batch_size": [65536]},
+            {"noise_ratio": [3.0], "threshold": [50.0], "expected_batch_size": [65536]},
         ],
         "adafest+": [{"rows": [3000], "noise_ratio": [5.0], "threshold": [30.0, 20.0, 33.0, 36.0, 45.0]}],
     },
@@ -68,7 +69,7 @@ TENNIS = DataSet(
     "tennis, 0.85M training rows, 0.93M hashed embedding rows of width 8, batch 16,384, one epoch",
     "tennis",
     {
-        "batch_size": 16384,
+        "expected_batch_size": 16384,
         "max_grad_norm": 2.0,
         "learning_rate": 0.3,
         "table_learning_rate": 50.0,
@@ -95,7 +96,7 @@ GENERATED = DataSet(
     "(DP-SGD also 4,096), one epoch",
     "generated:200000",
     {
-        "batch_size": 2048,
+        "expected_batch_size": BATCH_SIZE,
         "max_grad_norm": 5.0,
         "learning_rate": 2.0,
         "table_learning_rate": 25.0,
@@ -105,7 +106,7 @@ GENERATED = DataSet(
     {
         **WIDE,
         "non-private": [_alone(256, 0.5, 20.0)],
-        "lazy": [{}, {"batch_size": [4096], "learning_rate": [1.0], "table_learning_rate": [50.0]}],
+        "lazy": [{}, {"expected_batch_size": [4096], "learning_rate": [1.0], "table_learning_rate": [50.0]}],
         "fest": [{"rows": [300, 1000, 100]}],
         "adafest": [
             {"noise_ratio": [2.0], "false_positives": [20.0]},
@@ -122,7 +123,7 @@ QUICK = DataSet(
     "4,000 generated clicks, to see that it works",
     "generated:4000",
     {
-        "batch_size": 1024,
+        "expected_batch_size": 1024,
         "max_grad_norm": 5.0,
         "learning_rate": 0.3,
         "table_learning_rate": 25.0,
@@ -141,5 +142,5 @@ QUICK = DataSet(
 ALL = (FLIGHTS, TENNIS, GENERATED)
 STREAMS = (replace(GENERATED, source="generated:200000x8"), FLIGHTS, TENNIS)
 QUICK_STREAM = replace(
-    QUICK, source="generated:4000x4", settings={**QUICK.settings, "batch_size": 512}, periods={1: 3}
+    QUICK, source="generated:4000x4", settings={**QUICK.settings, "expected_batch_size": 512}, periods={1: 3}
 )

@@ -14,7 +14,7 @@ from experiments.fest.utility import LEAD
 DATA_SETS = (FLIGHTS,)
 SEEDS = [2, 3, 4, 5, 6]
 CHOSEN: list[Grid] = [
-    {"algorithm": ["lazy"], "batch_size": [32768, 65536]},
+    {"algorithm": ["lazy"], "expected_batch_size": [32768, 65536]},
     {"algorithm": ["fest"], "rows": [1000]},
     {"algorithm": ["adafest"], "noise_ratio": [2.0], "false_positives": [20.0]},
     {"algorithm": ["adafest+"], "rows": [3000], "noise_ratio": [5.0], "threshold": [33.0]},

@@ -14,11 +14,11 @@ from experiments.common.study import Study
 from experiments.fest.data_sets import ALL, QUICK
 from experiments.fest.figures import sparsity_per_feature
 from experiments.fest.runs import data_sets_of
+from sparsedp.core.criteo import BATCH_SIZE
 from sparsedp.data import ClickData
-from sparsedp.models.pctr import embedding_dim
+from sparsedp.models import embedding_dim
 from sparsedp.runs.sources import open_data
 
-BATCH = 2048
 STEPS = 50
 TOP = 5
 DATA_SETS = ALL
@@ -36,7 +36,7 @@ def run(study: Study) -> dict[str, Any]:
         for name, frame in tables.items()
     }
     lead = (
-        f"Share of zero gradient coordinates in batches of {BATCH} random examples, mean over {steps} batches, "
+        f"Share of zero gradient coordinates in batches of {BATCH_SIZE} random examples, mean over {steps} batches, "
         "with the paper's widths int(2 V^0.25). NOT PRIVATE: a diagnostic without noise."
     )
     return study.write("Gradient sparsity per feature", lead, tables, panels)
@@ -49,7 +49,7 @@ def _sparsity(data: ClickData, steps: int) -> pl.DataFrame:
     sizes = np.array(data.schema.vocabulary_sizes)
     touched = np.zeros(len(sizes))
     for _ in range(steps):
-        ids = data.take(generator.integers(len(data), size=BATCH)).ids
+        ids = data.take(generator.integers(len(data), size=BATCH_SIZE)).ids
         touched += [np.unique(column).size for column in ids.T]
     widths = np.array([embedding_dim(int(rows)) for rows in sizes])
     mean = touched / steps

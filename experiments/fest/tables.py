@@ -56,7 +56,7 @@ def _varied(lines: Sequence[Mapping[str, Any]], algorithm: str) -> list[str]:
 
 
 _KNOBS = {
-    "batch_size": "batch",
+    "expected_batch_size": "batch",
     "rows": "k",
     "noise_ratio": "ratio",
     "threshold": "tau",

@@ -19,7 +19,7 @@ from sparsedp.runs.algorithms import ALGORITHMS
 
 DATA_SETS = ALL
 EPSILON = 1.0
-COLUMNS = ("batch_size", "max_grad_norm", "learning_rate", "table_learning_rate")
+COLUMNS = ("expected_batch_size", "max_grad_norm", "learning_rate", "table_learning_rate")
 LEAD = (
     "Held-out AUC at epsilon 1 (add-or-remove-one example), one epoch, seed 0: DP-SGD (as lazy, whose final model "
     "has the same distribution) and AdaFEST over the same settings, and training without privacy over its own."

@@ -8,7 +8,7 @@ empirical mean, root mean square over runs; sampling error plays no part.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,8 +28,6 @@ from sparsedp.core.counts import SparseCounts
 from sparsedp.randomness import NoiseSource, Stream
 
 EPSILON, DELTA, BETA = 1.0, 1e-6, 0.05
-Error = Callable[[int, int, int, int], float]
-"""(n, d, s, K) -> root mean square error."""
 
 
 def run(study: Study) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,12 +18,13 @@ from scipy.optimize import brentq
 from experiments.common.study import Study
 from sparsedp.accounting import epsilon_of
 from sparsedp.accounting.events import DpEvent
-from sparsedp.core.arrays import F64, I64
+from sparsedp.core.arrays import I64
+from sparsedp.core.counts import SparseCounts
+from sparsedp.core.criteo import BATCH_SIZE
 from sparsedp.data import GeneratedClicks
 from sparsedp.mechanisms import exponential_event, exponential_top_k, sparse_vector, sparse_vector_event
 from sparsedp.randomness import NoiseSource, Stream
 
-BATCH = 2048
 EPSILONS = (1.0, 10.0)
 """Of all draws of one batch together; the paper gives its selection 10, for a whole run."""
 DELTA = 1e-6
@@ -33,19 +33,6 @@ THRESHOLDS = (2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0)
 """Of the sparse vector technique, which the paper leaves open: the best of them is taken, chosen without noise."""
 RUNS = 20
 COLUMNS = ("without noise", "exponential", "sparse vector", "random")
-
-
-@dataclass(frozen=True)
-class Counts:
-    """How often each row that a batch looks up occurs in it. One example moves each count by at most 1."""
-
-    ids: I64
-    values: F64
-    size: int
-
-    def share(self, chosen: I64) -> float:
-        """The share of the batch's lookups that the chosen rows hold."""
-        return float(self.values[np.isin(self.ids, chosen)].sum() / self.values.sum())
 
 
 def run(study: Study) -> dict[str, Any]:
@@ -57,7 +44,7 @@ def run(study: Study) -> dict[str, Any]:
         infer_schema_length=None,
     )
     lead = (
-        f"Share of the {int(counts.values.sum()):,} lookups of a batch of {BATCH:,} generated clicks that the chosen "
+        f"Share of the {int(counts.values.sum()):,} lookups of a batch of {BATCH_SIZE:,} generated clicks that the chosen "
         f"rows hold, of {counts.size:,} rows; mean over {runs} runs. The choice as a whole is (epsilon, {DELTA:g})-DP "
         "(add-or-remove-one example, unit: example, released: the chosen rows), its price by the library's accountant. "
         "The threshold of the sparse vector technique is the best of a few, chosen without noise: an advantage that its "
@@ -67,13 +54,17 @@ def run(study: Study) -> dict[str, Any]:
     return study.write("Private selection of rows (WIDE)", lead, {"Share of lookups": found}, panels)
 
 
-def batch_counts() -> Counts:
-    """The rows of all tables in one space, as the selections see them."""
-    data = GeneratedClicks(BATCH)
+def batch_counts() -> SparseCounts:
+    """How often a batch looks up each row, all tables in one space; one example moves each count by at most 1."""
+    data = GeneratedClicks(BATCH_SIZE)
     sizes = data.schema.vocabulary_sizes
     offsets = np.cumsum([0, *sizes[:-1]])
-    ids, values = np.unique(data.take(range(BATCH)).ids + offsets, return_counts=True)
-    return Counts(ids.astype(np.int64), values.astype(np.float64), sum(sizes))
+    return SparseCounts.of(data.take(range(BATCH_SIZE)).ids + offsets, sum(sizes))
+
+
+def share(counts: SparseCounts, chosen: I64) -> float:
+    """The share of the batch's lookups that the chosen rows hold."""
+    return float(counts.values[np.isin(counts.ids, chosen)].sum() / counts.values.sum())
 
 
 def draw_epsilon(event: Callable[[float], DpEvent], epsilon: float) -> float:
@@ -85,13 +76,14 @@ def draw_epsilon(event: Callable[[float], DpEvent], epsilon: float) -> float:
     return math.exp(brentq(excess, math.log(epsilon * 1e-5), math.log(epsilon), xtol=1e-3))
 
 
-def _line(counts: Counts, epsilon: float, k: int, runs: int, stream: Stream) -> dict[str, Any]:
+def _line(counts: SparseCounts, epsilon: float, k: int, runs: int, stream: Stream) -> dict[str, Any]:
     draw = draw_epsilon(lambda e: exponential_event(draws=k, epsilon=e), epsilon)
     shares = [
-        counts.share(
+        share(
+            counts,
             exponential_top_k(
                 counts.ids, counts.values, counts.size, k=k, epsilon=draw, sensitivity=1.0, stream=stream
-            )
+            ),
         )
         for _ in range(runs)
     ]
@@ -119,7 +111,7 @@ def _line(counts: Counts, epsilon: float, k: int, runs: int, stream: Stream) -> 
 
 
 def _searches(
-    counts: Counts, k: int, epsilon: float, threshold: float, runs: int, stream: Stream
+    counts: SparseCounts, k: int, epsilon: float, threshold: float, runs: int, stream: Stream
 ) -> Iterator[float]:
     """Half of a round's epsilon on the threshold, half on the rows, as in ``SparseVectorSelection``."""
     for _ in range(runs):
@@ -133,7 +125,7 @@ def _searches(
             query_scale=4.0 / epsilon,
             stream=stream,
         )
-        yield counts.share(found)
+        yield share(counts, found)
 
 
 def _chart(found: pl.DataFrame, epsilon: float) -> go.Figure:

@@ -17,6 +17,9 @@ from sparsedp.accounting import (
 )
 from sparsedp.accounting.ledger import Ledger
 from sparsedp.cli.app import app
+from sparsedp.core.steps import steps_per_epoch
+from sparsedp.planning.budget import RunBudget
+from sparsedp.training.step_config import total_steps
 
 RUN = ["--noise-multiplier", "1", "--sampling-rate", "0.01", "--steps", "100", "--delta", "1e-6"]
 
@@ -39,17 +42,55 @@ def test_epsilon_of_a_run_comes_with_its_statement():
 
 def test_examples_batch_and_epochs_say_the_same():
     said = invoke(
-        "--noise-multiplier", "1", "--examples", "1e5", "--batch", "1000", "--epochs", "1", "--json"
+        "--noise-multiplier",
+        "1",
+        "--examples",
+        "1e5",
+        "--expected-batch-size",
+        "1000",
+        "--epochs",
+        "1",
+        "--json",
     )
     assert json.loads(said.stdout)["epsilon"] == json.loads(invoke(*RUN, "--json").stdout)["epsilon"]
     assert json.loads(said.stdout)["delta"] == 1e-6
 
 
 def test_an_epoch_is_rounded_up_to_whole_steps():
-    run = ("--noise-multiplier", "1", "--examples", "1000", "--batch", "30", "--delta", "1e-6", "--json")
+    run = (
+        "--noise-multiplier",
+        "1",
+        "--examples",
+        "1000",
+        "--expected-batch-size",
+        "30",
+        "--delta",
+        "1e-6",
+        "--json",
+    )
     said = json.loads(invoke(*run, "--epochs", "1").stdout)
     assert "each of 34 steps" in said["released"]  # 33.3
     assert said["epsilon"] == json.loads(invoke(*run, "--steps", "34").stdout)["epsilon"]
+
+
+@pytest.mark.parametrize(
+    ("examples", "batch", "epochs"), [(1000, 300, 3), (1000, 30, 1.5), (90, 9, 0.3), (7, 2, 2.5)]
+)
+def test_epochs_are_as_many_steps_as_the_loop_and_the_plan_take(examples: int, batch: int, epochs: float):
+    """1000 / 300 is four batches a pass: three passes are 12 steps, where 3 / rate would be charged as 10."""
+    taken = total_steps(epochs, None, (batch, batch / examples, True, steps_per_epoch(batch / examples)))
+    run = (
+        "--examples",
+        str(examples),
+        "--expected-batch-size",
+        str(batch),
+        "--epochs",
+        str(epochs),
+        "--json",
+    )
+    assert f"each of {taken} steps" in json.loads(invoke("--noise-multiplier", "2", *run).stdout)["released"]
+    budget = RunBudget.checked(1.0, 1e-6, examples, batch, epochs)
+    assert budget.steps == taken
 
 
 def test_users_with_several_rows_cost_more_and_are_named():
@@ -136,7 +177,10 @@ OPTIONS = [
 @pytest.mark.parametrize("number", NUMBERS)
 @pytest.mark.parametrize("option", OPTIONS)
 def test_any_number_is_answered_or_refused_in_one_line(option, number):
-    for run in (RUN, ["--noise-multiplier", "1", "--examples", "1000", "--batch", "10", "--epochs", "1"]):
+    for run in (
+        RUN,
+        ["--noise-multiplier", "1", "--examples", "1000", "--expected-batch-size", "10", "--epochs", "1"],
+    ):
         began = time.process_time()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", LooseEpsilonWarning)
@@ -163,7 +207,7 @@ def test_any_number_is_answered_or_refused_in_one_line(option, number):
         ([*RUN, "--steps", "0"], "steps"),
         ([*RUN, "--steps", "1.5"], "steps"),
         ([*RUN, "--epochs", "1"], "steps and epochs"),
-        ([*RUN, "--batch", "10"], "sampling_rate and batch"),
+        ([*RUN, "--expected-batch-size", "10"], "sampling_rate and expected_batch_size"),
         ([*RUN, "--rows-per-user", "0"], "rows_per_user"),
         ([*RUN, "--ledger", "x"], "ledger"),
         (["--ledger", "absent.ledger"], "absent.ledger"),
@@ -172,8 +216,23 @@ def test_any_number_is_answered_or_refused_in_one_line(option, number):
         ([*RUN, "--noise-multiplier", "1e-200"], "noise_multiplier of 1e-200 protects nothing"),
         ([*RUN, "--steps", "1e30"], "steps must be at most"),
         ([*RUN, "--examples", "0"], "examples must be at least 1"),
-        (["--noise-multiplier", "1", "--examples", "1e5", "--batch", "10", "--epochs", "1e300"], "epochs"),
-        (["--noise-multiplier", "1", "--examples", "10", "--batch", "20", "--steps", "1"], "batch"),
+        (
+            [
+                "--noise-multiplier",
+                "1",
+                "--examples",
+                "1e5",
+                "--expected-batch-size",
+                "10",
+                "--epochs",
+                "1e300",
+            ],
+            "epochs",
+        ),
+        (
+            ["--noise-multiplier", "1", "--examples", "10", "--expected-batch-size", "20", "--steps", "1"],
+            "batch",
+        ),
         (["--noise-multiplier", "1", "--sampling-rate", "0.1", "--steps", "1"], "delta is missing"),
         (["--noise-multiplier", "1", "--sampling-rate", "0.1"], "steps is missing"),
         (["--noise-multiplier", "1", "--steps", "1"], "sampling_rate is missing"),

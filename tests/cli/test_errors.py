@@ -14,6 +14,7 @@ from support.runs import config
 from typer.testing import CliRunner
 
 from sparsedp.accounting import BudgetExceeded
+from sparsedp.cli.app import app
 from sparsedp.cli.errors import refuse_bad_input
 from sparsedp.core.extras import MissingExtra
 from sparsedp.runs import RunFolder
@@ -33,6 +34,14 @@ def test_every_command_explains_itself(command: list[str]) -> None:
     assert result.exit_code == 0
     assert "Usage" in result.stdout
     assert result.stderr == ""
+
+
+def test_the_shell_completes_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_SPARSEDP_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "sparsedp re")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    result = CliRunner().invoke(app, [], prog_name="sparsedp")
+    assert result.stdout.split() == ["resume", "reproduce", "report"]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +97,7 @@ def small_files(limit: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("algorithm", ["adafest", "non-private"])
 def test_a_full_disk_is_one_line_and_the_run_can_be_resumed(algorithm: str, tmp_path: Path) -> None:
-    asked = config(algorithm, batch_size=250, checkpoint_every=3)
+    asked = config(algorithm, expected_batch_size=250, checkpoint_every=3)
     (tmp_path / "run.yaml").write_text(asked.to_yaml())
     with small_files(200_000):
         result = invoke("train", "--config", tmp_path / "run.yaml", "--out", tmp_path / "run", "--json")

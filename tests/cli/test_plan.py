@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from sparsedp.cli.app import app
 
-RUN = ["plan", "--epsilon", "1", "--examples", "1e6", "--batch", "8192"]
+RUN = ["plan", "--epsilon", "1", "--examples", "1e6", "--expected-batch-size", "8192"]
 TABLES = ["--table", "items=50000x16", "--table", "200000x8x3", "--table", "300x4"]
 
 
@@ -104,7 +104,7 @@ def test_any_number_is_answered_or_refused_in_one_line(option, number):
         (["--epsilon", "nan"], "epsilon"),
         (["--delta", "1"], "delta"),
         (["--delta", "nan"], "delta"),
-        (["--batch", "2e6"], "batch"),
+        (["--expected-batch-size", "2e6"], "batch"),
         (["--examples", "nan"], "examples"),
         (["--table", "0x8"], "rows"),
         (["--table", "8"], "table"),

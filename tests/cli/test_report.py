@@ -13,7 +13,7 @@ torch.set_num_threads(1)
 
 def test_a_run_a_stream_and_both_compared(tmp_path: Path) -> None:
     train(config(evaluate_every=2), tmp_path / "run")
-    stream(config("fest", data="generated:600x3", batch_size=100, period=1), tmp_path / "stream")
+    stream(config("fest", data="generated:600x3", expected_batch_size=100, period=1), tmp_path / "stream")
     for runs in (["run"], ["stream"], ["run", "stream"]):
         out = tmp_path / f"{'-'.join(runs)}.html"
         result = invoke("report", *[tmp_path / run for run in runs], "--out", out)

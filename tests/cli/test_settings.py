@@ -16,7 +16,8 @@ from sparsedp.cli.app import app
 from sparsedp.cli.settings import help_of
 from sparsedp.planning.planner import plan
 from sparsedp.runs import ALGORITHMS, RunConfig, RunFolder
-from sparsedp.runs.config import Group
+from sparsedp.runs.config import IMPLIED, Group
+from sparsedp.selection import AdaFEST
 
 FIELDS = list(RunConfig.model_fields)
 WRONG = {
@@ -54,12 +55,26 @@ def test_help_tells_default_and_readers() -> None:
     assert "Default" not in help_of("data")
 
 
+def test_a_number_that_stands_for_none_is_the_selections_own() -> None:
+    assert {"false_positives": AdaFEST().false_positives} == IMPLIED
+    assert help_of("false_positives", algorithms=False).endswith("Default: 50.")
+
+
+@pytest.mark.parametrize("command", ["plan", "account"])
+def test_the_run_of_a_plan_or_an_account_has_the_options_of_training(command: str) -> None:
+    """One word per thing: a concept that is a setting of a run has the setting's name and help elsewhere too."""
+    options = {each.name: each for each in typer.main.get_command(app).commands[command].params}  # type: ignore[attr-defined]
+    assert "batch" not in options
+    for name in ("epochs", "expected_batch_size"):
+        assert options[name].help.startswith(RunConfig.model_fields[name].description)
+
+
 @pytest.mark.parametrize("name", FIELDS)
 def test_a_wrong_value_is_one_line(name: str, tmp_path: Path) -> None:
     """Also values that are no number at all: they name the setting, like a bad line of a settings file."""
     (tmp_path / "run.yaml").write_text(config().to_yaml())
     option = f"--{name.replace('_', '-')}"
-    arguments = ["--config", tmp_path / "run.yaml", "--out", tmp_path / "run", "--json"]
+    arguments = ["--config", tmp_path / "run.yaml", "--out", tmp_path / "run"]
     words = WRONG[name] if name == "data" else name
     assert_refused(invoke("train", *arguments, option, WRONG[name]), words)
     assert not (tmp_path / "run").exists()

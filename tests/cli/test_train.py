@@ -46,7 +46,7 @@ def test_evaluate(run: Path) -> None:
 
 
 def test_a_stream_at_the_command_line(tmp_path: Path) -> None:
-    asked = config(data="generated:600x3", batch_size=100)
+    asked = config(data="generated:600x3", expected_batch_size=100)
     (tmp_path / "run.yaml").write_text(asked.to_yaml())
     arguments = ["--config", tmp_path / "run.yaml", "--period", "1", "--out", tmp_path / "run", "--json"]
     shown = invoke("train", *arguments)
@@ -67,7 +67,7 @@ def test_a_stream_at_the_command_line(tmp_path: Path) -> None:
         (["--algorithm", "fest"], ["rows: "]),
         (["--threshold", "3", "--false-positives", "3"], ["threshold and false_positives"]),
         (["--holdout-by", "luck"], ["holdout_by: "]),
-        (["--batch-size", "0"], ["batch_size: "]),
+        (["--expected-batch-size", "0"], ["expected_batch_size: "]),
         (["--model", "nothing"], ["model must be"]),
         (["--config", "no/such/file.yaml"], ["no/such/file.yaml"]),
     ],

@@ -3,9 +3,10 @@ import math
 import numpy as np
 import pytest
 from scipy import stats
+from support.closed_forms import threshold_risk
 
 from sparsedp.accounting import analytic_gaussian_sigma
-from sparsedp.convex.mean.projection import ball_risk, project, threshold_risk
+from sparsedp.convex.mean.projection import ball_risk, project
 from sparsedp.convex.noise import GaussianNoise, LaplaceNoise
 from sparsedp.randomness import NoiseSource, noise_lattice
 

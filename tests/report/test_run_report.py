@@ -115,7 +115,7 @@ def test_settings_are_shared_or_a_line_for_each_run(tmp_path: Path) -> None:
     ]
     page = write_report(runs, tmp_path / "report.html").read_text().rsplit("<body>", 1)[1]
     shared, differing = page.split("<table>")[1:3]
-    assert "<th scope=row>batch size</th><td>500</td>" in shared
+    assert "<th scope=row>expected batch size</th><td>500</td>" in shared
     assert "noise ratio" not in shared
     assert "<th scope=col>noise ratio</th>" in differing
     assert all(f"<td>{value}</td>" in differing for value in ("2", "5", "7,777"))

@@ -27,7 +27,7 @@ POSITIVE = (
     "score_cap",
 )
 COUNTS = (
-    "batch_size",
+    "expected_batch_size",
     "physical_batch_size",
     "rows",
     "evaluate_every",

@@ -79,7 +79,7 @@ def test_a_run_is_evaluated_again_from_its_files(tmp_path: Path, other_data: Pat
 
 
 def test_a_run_on_prepared_data_is_refused_generated_ones(tmp_path: Path, other_data: Path) -> None:
-    asked = config(data=str(other_data), batch_size=100, model_options={"hidden": [8]})
+    asked = config(data=str(other_data), expected_batch_size=100, model_options={"hidden": [8]})
     train(asked, tmp_path / "run")
     assert evaluate_run(tmp_path / "run", str(other_data)).rows == len(ClickData.open(other_data)) == 400
     with pytest.raises(ValueError, match="another schema"):

@@ -22,7 +22,7 @@ DELTA = 1e-4
 EPSILON = 2.0
 SMALL = {
     "data": "generated:400",
-    "batch_size": 46,
+    "expected_batch_size": 46,
     "epochs": 6,
     "delta": DELTA,
     "seed": None,
@@ -65,7 +65,9 @@ def commands(kind: str, folder: Path) -> tuple[list[str], list[str], Callable[[]
             lambda: [json.loads(path.read_text()) for path in sorted(out.glob("runs/*/result.json"))],
         )
     changes = (
-        {"data": "generated:600x3", "period": 1, "batch_size": 20, "epochs": 2} if kind == "stream" else {}
+        {"data": "generated:600x3", "period": 1, "expected_batch_size": 20, "epochs": 2}
+        if kind == "stream"
+        else {}
     )
     algorithm = "fest" if kind == "stream" else kind
     (folder / "config.yaml").write_text(
@@ -152,7 +154,7 @@ def test_two_hundred_random_kills_never_pass_epsilon(server: Server, tmp_path: P
 
 @pytest.mark.parametrize("period", [None, 1])
 def test_a_run_of_either_kind_is_started_and_read_again(period: int | None, tmp_path: Path) -> None:
-    asked = config("random", data="generated:300x3", batch_size=100, period=period)
+    asked = config("random", data="generated:300x3", expected_batch_size=100, period=period)
     result = start(asked, tmp_path / "run")
     assert (result.periods, result.steps > 0) == (None if period is None else 2, True)
     assert resume(tmp_path / "run") == result

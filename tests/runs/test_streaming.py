@@ -25,7 +25,7 @@ from sparsedp.selection.vocabulary import StreamingVocabulary
 
 
 def asked(algorithm: str = "adafest", **changes: Any) -> RunConfig:
-    fields = {"data": "generated:1200x4", "period": 1, "batch_size": 100, "fest_mu": 0.5, **changes}
+    fields = {"data": "generated:1200x4", "period": 1, "expected_batch_size": 100, "fest_mu": 0.5, **changes}
     return config(algorithm, **fields)
 
 

@@ -20,7 +20,7 @@ from sparsedp.runs.training import train_step
 
 
 def start(algorithm: str, path: Path, **changes: Any) -> tuple[PrivateTrainer, torch.nn.Module]:
-    asked = config(algorithm, data="generated:400", batch_size=60, **changes)
+    asked = config(algorithm, data="generated:400", expected_batch_size=60, **changes)
     data = open_data(asked.data)
     model = fresh_model(asked, data)
     return PrivateTrainer(asked, model, data, open_ledger(asked, path, "run")), model

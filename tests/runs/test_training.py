@@ -160,7 +160,7 @@ def test_a_run_interrupted_after_a_checkpoint_ends_the_same(
     algorithm: str, changes: dict[str, Any], tmp_path: Path
 ) -> None:
     """Stopped after steps 3 and 6 of 8, with nothing lost: bit by bit the run that was left alone."""
-    asked = config(algorithm, batch_size=250, evaluate_every=2, checkpoint_every=3, **changes)
+    asked = config(algorithm, expected_batch_size=250, evaluate_every=2, checkpoint_every=3, **changes)
     kind = PlainTrainer if algorithm == "non-private" else PrivateTrainer
     train(asked, tmp_path / "whole")
     with broken_after_a_checkpoint(kind), pytest.raises(KeyboardInterrupt):
@@ -177,7 +177,7 @@ def test_a_run_that_lost_steps_takes_fewer_and_stays_within_epsilon(
     algorithm: str, changes: dict[str, Any], tmp_path: Path
 ) -> None:
     """Stopped at step 1 (nothing saved yet) and at step 5 (two steps after the checkpoint): 3 of 8 are lost."""
-    asked = config(algorithm, batch_size=250, evaluate_every=1, checkpoint_every=3, **changes)
+    asked = config(algorithm, expected_batch_size=250, evaluate_every=1, checkpoint_every=3, **changes)
     whole = train(asked, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
         train(asked, tmp_path / "broken", stop_at(1))
@@ -235,7 +235,9 @@ def test_a_failure_at_the_very_end_loses_nothing(tmp_path: Path, monkeypatch: py
 
 def test_epochs_of_a_part_of_a_batch_are_taken_to_the_end(tmp_path: Path) -> None:
     """The last batch of a pass is begun: 16 passes of 7.9 batches are 128 steps, not 127."""
-    result = train(config(data="generated:400", batch_size=46, epochs=16, epsilon=8.0), tmp_path / "run")
+    result = train(
+        config(data="generated:400", expected_batch_size=46, epochs=16, epsilon=8.0), tmp_path / "run"
+    )
     passes = math.ceil(result.training_rows / 46)
     assert result.training_rows % 46
     assert (result.steps, result.planned_steps, result.stopped) == (16 * passes, 16 * passes, None)
@@ -291,7 +293,7 @@ train(RunConfig.read(Path(sys.argv[1])), sys.argv[2], on_progress)
 
 
 def test_a_killed_process_is_resumed_from_the_command_line(tmp_path: Path) -> None:
-    asked = config("adafest", batch_size=250, evaluate_every=1, checkpoint_every=3)
+    asked = config("adafest", expected_batch_size=250, evaluate_every=1, checkpoint_every=3)
     (tmp_path / "config.yaml").write_text(asked.to_yaml())
     process = python(TRAIN_AND_WAIT, tmp_path / "config.yaml", tmp_path / "killed")
     whole = train(asked, tmp_path / "whole")

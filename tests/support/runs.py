@@ -17,7 +17,7 @@ def settings(algorithm: str = "adafest", **changes: Any) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "data": "generated:2000",
         "algorithm": algorithm,
-        "batch_size": 500,
+        "expected_batch_size": 500,
         "model_options": TINY,
         "seed": 1,
     }

@@ -53,6 +53,8 @@ def test_the_module_keeps_its_class_parameters_and_keys() -> None:
     assert model.large.weight.grad is not None
     assert model.large.weight.grad.is_sparse
     assert model.large.weight.grad.is_coalesced()
+    assert model.out.weight.grad is not None
+    assert not model.out.weight.grad.is_sparse
     private.optimizer.zero_grad()
     assert model.large.weight.grad is None
     engine.detach()

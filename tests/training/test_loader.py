@@ -12,7 +12,7 @@ from scipy import stats
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, WeightedRandomSampler
 
 from sparsedp.randomness import NoiseSource
-from sparsedp.training.loader import FixedLoader, PoissonLoader, check_loader, steps_in, steps_per_epoch
+from sparsedp.training.loader import FixedLoader, PoissonLoader, check_loader
 
 
 class Receiver:
@@ -180,16 +180,6 @@ def test_an_example_twice_in_a_fixed_batch_is_refused(twice: list[list[int]]) ->
     found = [ids.tolist() for (ids,) in fixed([[0, 1, 2], [2, 4]])]
     assert found == [[0, 1, 2], [2, 4]]
     assert owner.pieces == [(3, True, True), (2, True, True)]
-
-
-@pytest.mark.parametrize(("rate", "steps"), [(1.0, 1), (0.9, 2), (0.4, 3), (0.3, 4), (0.1, 10), (1 / 49, 49)])
-def test_a_pass_begins_its_last_step(rate: float, steps: int) -> None:
-    assert steps_per_epoch(rate) == steps
-
-
-@pytest.mark.parametrize(("epochs", "steps"), [(0.1, 1), (1, 3), (1.5, 5), (2, 6), (2.01, 7)])
-def test_a_part_of_a_pass_takes_every_step_that_is_begun(epochs: float, steps: int) -> None:
-    assert steps_in(epochs, 3) == steps
 
 
 class Endless(IterableDataset):  # type: ignore[type-arg]

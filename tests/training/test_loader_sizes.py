@@ -18,7 +18,7 @@ import sparsedp as sdp
 from sparsedp.randomness import NoiseSource
 from sparsedp.training import loader as loaders
 from sparsedp.training.batch_owner import BatchOwner
-from sparsedp.training.loader import PoissonLoader, array_leaves, examples_in, steps_in, steps_per_epoch
+from sparsedp.training.loader import PoissonLoader, array_leaves, examples_in
 
 
 @dataclass
@@ -181,23 +181,8 @@ def test_the_rate_and_the_number_of_examples_reach_the_sampler(monkeypatch: pyte
     drawn = spy(monkeypatch, loaders, "bernoulli_positions")
     data = DataLoader(TensorDataset(torch.zeros(11, 1)), batch_size=4)
     loader = PoissonLoader(data, sampling_rate=0.3, stream=NoiseSource(2).sampling)
-    assert len(list(loader)) == len(loader) == steps_per_epoch(0.3) == 4
+    assert len(list(loader)) == len(loader) == 4
     assert [(call["size"], call["probability"]) for call in drawn] == [(11, 0.3)] * 4
-
-
-@pytest.mark.parametrize(
-    ("rate", "steps"), [(1.0, 1), (0.5, 2), (1 / 3, 3), (0.3, 4), (0.1, 10), (46 / 364, 8), (1 / 49, 49)]
-)
-def test_an_epoch_has_as_many_steps_as_the_rate_needs(rate: float, steps: int) -> None:
-    assert steps_per_epoch(rate) == steps
-
-
-@pytest.mark.parametrize(
-    ("epochs", "per_epoch", "steps"),
-    [(1, 8, 8), (16, 8, 128), (0.5, 8, 4), (0.3, 8, 3), (0.01, 8, 1), (0.1 * 3, 10, 3)],
-)
-def test_passes_have_as_many_steps_as_a_loop_takes(epochs: float, per_epoch: int, steps: int) -> None:
-    assert steps_in(epochs, per_epoch) == steps
 
 
 @pytest.mark.parametrize("size", [0, -1])

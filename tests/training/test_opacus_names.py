@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -64,7 +66,7 @@ def test_a_character_lstm() -> None:
     torch.manual_seed(0)
     model: nn.Module = CharacterModel()
     names, languages = torch.randint(0, 64, (40, 12)), torch.arange(40) % 5
-    optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.5)
     loader = DataLoader(TensorDataset(names, languages), batch_size=10)
     engine = PrivacyEngine(accountant="prv")
     model, optimizer, loader = engine.make_private_with_epsilon(
@@ -77,6 +79,9 @@ def test_a_character_lstm() -> None:
         max_grad_norm=1.5,
         batch_first=True,
     )
+    print(f"Using sigma={optimizer.noise_multiplier} and C={optimizer.max_grad_norm}")  # as the tutorials do
+    assert (optimizer.max_grad_norm, optimizer.expected_batch_size) == (1.5, 10.0)
+    assert 0.1 < optimizer.noise_multiplier < 10
     steps = 0
     for _ in range(2):
         for x, y in loader:

@@ -127,6 +127,21 @@ def test_the_path_on_the_page_is_at_most_20_functions_in_12_files() -> None:
     assert len({file for file, _ in walk}) <= 12
 
 
+def test_the_lines_of_algorithm_1_are_those_of_the_papers_page() -> None:
+    walk = dict(
+        re.findall(r"^\| `([\w.]+)` \| `[\w/]+\.py` \|.*?\blines? ([\d to]+):", PAGE, flags=re.MULTILINE)
+    )
+    assert walk
+    section = (ROOT / "docs" / "papers.md").read_text().split("### FEST, Algorithm 1")[1].split("\n###")[0]
+    for name, lines in walk.items():
+        first, last = (int(number) for number in (lines.split(" to ") * 2)[:2])
+        assert 1 <= first <= last <= 10, name  # Algorithm 1 has ten lines
+        for row in re.findall(
+            rf"^\| ([\d, ]+):.*`sparsedp\.[\w.]*\b{re.escape(name)}`", section, flags=re.MULTILINE
+        ):
+            assert {first, last} & {int(number) for number in row.split(",")}, name
+
+
 def test_everything_else_is_a_helper_of_the_path(trace: Trace) -> None:
     assert trace.roots <= {*listed(), *FROM_OUTSIDE}
     rooms = {"core"} | {file.split("/")[0] for file, _ in listed()}  # every room may use core

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sparsedp.cli.errors import refuse_bad_input, refuse_special_file
+from sparsedp.cli.settings import help_of
 
 if TYPE_CHECKING:
     from sparsedp.accounting.statement import PrivacyStatement
@@ -21,11 +22,15 @@ def account(
     noise_multiplier: Annotated[
         float | None, typer.Option(help="Effective noise multiplier of a step.")
     ] = None,
-    sampling_rate: Annotated[float | None, typer.Option(help="Or give --examples and --batch.")] = None,
+    sampling_rate: Annotated[
+        float | None, typer.Option(help="Or give --examples and --expected-batch-size.")
+    ] = None,
     examples: Annotated[float | None, typer.Option(help="Examples in the data set.")] = None,
-    batch: Annotated[float | None, typer.Option(help="Expected examples in a Poisson batch.")] = None,
+    expected_batch_size: Annotated[
+        float | None, typer.Option(help=help_of("expected_batch_size", default=False))
+    ] = None,
     steps: Annotated[float | None, typer.Option(help="Or give --epochs.")] = None,
-    epochs: Annotated[float | None, typer.Option(help="How often the data is gone through.")] = None,
+    epochs: Annotated[float | None, typer.Option(help=help_of("epochs", default=False))] = None,
     delta: Annotated[
         float | None, typer.Option(help="Default: the ledger's, or 1 / (10 examples) if these are given.")
     ] = None,
@@ -37,13 +42,13 @@ def account(
 ) -> None:
     """Epsilon of a run from its parameters, or of everything recorded in a ledger."""
     if ledger is not None:
-        run = (noise_multiplier, sampling_rate, examples, batch, steps, epochs)
+        run = (noise_multiplier, sampling_rate, examples, expected_batch_size, steps, epochs)
         if any(value is not None for value in run) or rows_per_user != 1:
             raise ValueError("ledger excludes the parameters of a run: it holds them itself")
         _show_ledger(ledger, delta, as_json)
         return
     statement = _statement(
-        noise_multiplier, sampling_rate, examples, batch, steps, epochs, delta, rows_per_user
+        noise_multiplier, sampling_rate, examples, expected_batch_size, steps, epochs, delta, rows_per_user
     )
     typer.echo(json.dumps(statement.to_dict(), indent=2) if as_json else str(statement))
 
@@ -52,7 +57,7 @@ def _statement(
     noise_multiplier: float | None,
     sampling_rate: float | None,
     examples: float | None,
-    batch: float | None,
+    expected_batch_size: float | None,
     steps: float | None,
     epochs: float | None,
     delta: float | None,
@@ -71,7 +76,7 @@ def _statement(
     sigma = check_positive("noise_multiplier", noise_multiplier)
     if examples is not None:
         examples = check_count("examples", examples)
-    rate = _sampling_rate(sampling_rate, examples, batch)
+    rate = _sampling_rate(sampling_rate, examples, expected_batch_size)
     taken = _steps(steps, epochs, rate)
     if delta is None:
         if examples is None:
@@ -106,29 +111,37 @@ def _sampling_rate(rate: float | None, examples: float | None, batch: float | No
 
     if rate is not None:
         if batch is not None:
-            raise ValueError("sampling_rate and batch exclude each other: the rate is batch / examples")
+            raise ValueError(
+                "sampling_rate and expected_batch_size exclude each other: the rate is expected_batch_size / examples"
+            )
         return check_rate("sampling_rate", rate)
     if examples is None or batch is None:
-        raise ValueError("sampling_rate is missing: give --sampling-rate, or --examples and --batch")
-    batch = check_count("batch", batch)
+        raise ValueError(
+            "sampling_rate is missing: give --sampling-rate, or --examples and --expected-batch-size"
+        )
+    batch = check_count("expected_batch_size", batch)
     if batch > examples:
-        raise ValueError(f"batch must be at most examples ({examples}), got {batch}: a sampling rate above 1")
+        raise ValueError(
+            f"expected_batch_size must be at most examples: {batch} of {examples} would be a sampling rate above 1"
+        )
     return batch / examples
 
 
 def _steps(steps: float | None, epochs: float | None, rate: float) -> int:
+    from sparsedp.core.steps import steps_in, steps_per_epoch
     from sparsedp.core.validation import MOST_RELEASES, check_positive, check_releases
 
     if steps is not None and epochs is not None:
-        raise ValueError("steps and epochs exclude each other: an epoch is 1 / sampling rate steps")
+        raise ValueError(
+            "steps and epochs exclude each other: an epoch is 1 / sampling_rate steps, rounded up"
+        )
     if steps is not None:
         return check_releases("steps", steps, minimum=1)
     if epochs is None:
         raise ValueError("steps is missing: give --steps or --epochs")
-    taken = check_positive("epochs", epochs) / rate
-    if taken > MOST_RELEASES:
+    if check_positive("epochs", epochs) / rate > MOST_RELEASES:
         raise ValueError(f"epochs of {epochs:g} are too many: more than {MOST_RELEASES:g} steps")
-    return math.ceil(taken)
+    return steps_in(epochs, steps_per_epoch(rate))
 
 
 def _show_ledger(path: Path, delta: float | None, as_json: bool) -> None:
@@ -141,16 +154,16 @@ def _show_ledger(path: Path, delta: float | None, as_json: bool) -> None:
     if as_json:
         from sparsedp.accounting.event_json import event_to_json
 
-        said = statement.to_dict()
+        stated = statement.to_dict()
         if math.isinf(statement.epsilon):  # JSON has no infinity
-            said["epsilon"] = "inf"
+            stated["epsilon"] = "inf"
         spent = {
-            "statement": said,
+            "statement": stated,
             "ledger": str(path),
             "budget": dict(zip(("epsilon", "delta"), ledger.budget, strict=True)) if ledger.budget else None,
             "runs": [asdict(run) for run in ledger.runs],
             "events": [{"event": event_to_json(event), "count": count} for event, count in events],
-            "unsettled": ledger.reserved_steps,
+            "reserved_steps": ledger.reserved_steps,
             "notices": list(ledger.notices),
         }
         typer.echo(json.dumps(spent, indent=2, allow_nan=False))

@@ -22,7 +22,6 @@ app = typer.Typer(
     name="sparsedp",
     help="Differentially private training that keeps sparse gradients sparse.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 

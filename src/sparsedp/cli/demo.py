@@ -11,13 +11,16 @@ import typer
 
 from sparsedp.cli.errors import refuse_bad_input
 from sparsedp.cli.train import progress_bar
+from sparsedp.core.criteo import VOCABULARY_SIZES
 
 MOST_ROWS = 10**9
 COMPARED = ("non-private", "dp-sgd", "adafest")
 SETTINGS: dict[str, Any] = {
-    "batch_size": 2048,
     "evaluate_every": 40,
-    "model_options": {"hidden": [128, 64], "dims": [4] * 26},  # small enough for a few minutes on two cores
+    "model_options": {
+        "hidden": [128, 64],
+        "dims": [4] * len(VOCABULARY_SIZES),
+    },  # small enough for a few minutes on two cores
 }
 
 

@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from sparsedp.planning.planner import Plan
 
 
-def _setting(name: str) -> Any:
+def _setting(name: str, *, default: bool = True) -> Any:
     """An option that means what the run's setting of the same name does."""
-    return typer.Option(help=help_of(name, algorithms=False))
+    return typer.Option(help=help_of(name, algorithms=False, default=default))
 
 
 @refuse_bad_input
 def plan(
     epsilon: Annotated[float, typer.Option(help="Privacy budget of the whole run.")],
     examples: Annotated[float, typer.Option(help="Examples in the data set.")],
-    batch: Annotated[float, typer.Option(help="Expected examples in a Poisson batch.")],
+    expected_batch_size: Annotated[float, _setting("expected_batch_size", default=False)],
     epochs: Annotated[float | None, _setting("epochs")] = None,
     delta: Annotated[float | None, _setting("delta")] = None,
     table: Annotated[
@@ -75,7 +75,7 @@ def plan(
     made = make_plan(
         epsilon=epsilon,
         examples=examples,  # type: ignore[arg-type]  # 4.5e7 is welcome here; the planner checks that it is whole
-        expected_batch_size=batch,  # type: ignore[arg-type]
+        expected_batch_size=expected_batch_size,  # type: ignore[arg-type]
         tables=_tables(table or [], tables),
         dense_parameters=dense_parameters,
         **arguments,

@@ -12,7 +12,7 @@ import typer
 import yaml
 
 from sparsedp.runs.algorithms import ALGORITHMS
-from sparsedp.runs.config import Group, RunConfig
+from sparsedp.runs.config import IMPLIED, Group, RunConfig
 
 _METAVARS = {int: "<int>", float: "<float>", str: "<str>", dict: "<mapping>"}
 
@@ -39,16 +39,17 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     return parsed
 
 
-def help_of(name: str, *, algorithms: bool = True) -> str:
-    """What a setting means, its default, and which ``algorithms`` read it where not all do."""
+def help_of(name: str, *, algorithms: bool = True, default: bool = True) -> str:
+    """What a setting means, its ``default``, and which ``algorithms`` read it where not all do."""
     field = RunConfig.model_fields[name]
     text = field.description or ""
     if name == "algorithm":
         text = f"{text.removesuffix('.')}: {', '.join(ALGORITHMS)}."
-    if isinstance(field.default, int | float):
-        text = f"{text} Default: {field.default:g}."
-    elif isinstance(field.default, str):
-        text = f"{text} Default: {field.default}."
+    value = field.default if field.default is not None else IMPLIED.get(name)
+    if default and isinstance(value, int | float):
+        text = f"{text} Default: {value:g}."
+    elif default and isinstance(value, str):
+        text = f"{text} Default: {value}."
     readers = [each.name for each in ALGORITHMS.values() if name in each.options]
     return f"{text} For {', '.join(readers)}." if readers and algorithms else text
 

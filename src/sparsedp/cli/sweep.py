@@ -27,7 +27,7 @@ def sweep(
     from rich.console import Console
     from rich.progress import Progress, TextColumn
 
-    from sparsedp.runs.sweep import Sweep
+    from sparsedp.runs.sweep import RESULTS, Sweep
     from sparsedp.runs.sweep import sweep as run_sweep
 
     refuse_special_file("plan", plan)
@@ -48,7 +48,7 @@ def sweep(
     varied = [name for grid in plan_with_settings.grids for name in grid]
     shown = [*dict.fromkeys(varied), "auc", "log_loss", "reduction", "spent_epsilon"]
     Console(width=160).print(_table(results.select(shown).sort("auc", descending=True)))
-    typer.echo(f"results: {out / 'results.parquet'}")
+    typer.echo(f"results: {out / RESULTS}")
 
 
 def _table(frame: object) -> object:

@@ -69,7 +69,7 @@ def evaluate(
 
 @contextmanager
 def progress_bar(title: str, quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
-    """A rich bar with examples per second, epsilon so far and rows per step."""
+    """A rich bar with examples per second, epsilon so far and rows per step, shown from the first step on."""
     if quiet:
         yield None
         return
@@ -78,16 +78,21 @@ def progress_bar(title: str, quiet: bool) -> Iterator[Callable[[Progress], None]
     from rich.progress import Progress as Bar
 
     columns = [TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
-    with Bar(*columns, TextColumn("{task.fields[note]}"), console=Console(stderr=True)) as bar:
-        task = bar.add_task(title, total=None, note="")
+    bar = Bar(*columns, TextColumn("{task.fields[note]}"), console=Console(stderr=True))
+    task = bar.add_task(title, total=None, note="")
 
-        def on_progress(progress: Progress) -> None:
-            note = f"{progress.examples_per_second:,.0f} examples/s"
-            if progress.rows is not None:
-                note += f", {progress.rows:,.0f} rows/step, epsilon <= {progress.epsilon:.3f} so far"
-            bar.update(task, completed=progress.step, total=progress.total, note=note)
+    def on_progress(progress: Progress) -> None:
+        bar.start()
+        note = f"{progress.examples_per_second:,.0f} examples/s"
+        if progress.rows is not None:
+            note += f", {progress.rows:,.0f} rows/step, epsilon <= {progress.epsilon:.3f} so far"
+        bar.update(task, completed=progress.step, total=progress.total, note=note)
 
+    try:
         yield on_progress
+    finally:
+        if bar.live.is_started:
+            bar.stop()
 
 
 def show_result(folder: Path, result: dict[str, Any], as_json: bool) -> None:

@@ -46,7 +46,7 @@ class Noise(Protocol):
         ...
 
     def passing(self, magnitudes: F64, thresholds: F64) -> F64:
-        """How many magnitudes count as passing each (sorted) threshold, in ``threshold_risk``."""
+        """How many magnitudes count as passing each (sorted) threshold, in an estimate of the risk."""
         ...
 
     def beyond(self, threshold: float) -> float:

@@ -7,3 +7,11 @@ VOCABULARY_SIZES = (
     *(27, 1550, 44262, 10, 5485, 2161, 3, 56473, 17, 15, 27360, 104, 12934),
 )
 """The rows of the tables of its 26 categorical features, in order (its Table 3)."""
+
+BATCH_SIZE = 2048
+"""Its batch size for click models."""
+
+
+def embedding_dim(rows: int) -> int:
+    """The paper's width of a table of V rows: ``int(2 V^0.25)``."""
+    return int(2 * rows**0.25)

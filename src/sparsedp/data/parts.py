@@ -23,9 +23,7 @@ import polars as pl
 
 from sparsedp.core.durable import write_file
 from sparsedp.data import schema as schemas
-from sparsedp.data.schema import Part, Schema
-
-MANIFEST = "manifest.jsonl"
+from sparsedp.data.schema import MANIFEST, Part, Schema
 
 
 class PreparedFolder:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 FILE = "schema.json"
+MANIFEST = "manifest.jsonl"
 FORMAT = "sparsedp-clicks-1"
 
 
@@ -132,10 +133,8 @@ class Schema:
         """Read the schema of a prepared folder."""
         path = Path(folder) / FILE
         if not path.exists():
-            begun = (Path(folder) / "manifest.jsonl").exists()
-            reason = (
-                "was begun and not finished: run the same command again" if begun else "has no schema.json"
-            )
+            begun = (Path(folder) / MANIFEST).exists()
+            reason = "was begun and not finished: run the same command again" if begun else f"has no {FILE}"
             raise ValueError(f"data: {folder} is not a prepared folder: it {reason}")
         return cls.from_json(path.read_text())
 

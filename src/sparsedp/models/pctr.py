@@ -7,15 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from sparsedp.core.criteo import embedding_dim
 from sparsedp.data.schema import Schema
 from sparsedp.models.layers import EMBEDDING_STD, check_sizes, embedding, mlp
 
 HIDDEN = (598, 598, 598, 598)
-
-
-def embedding_dim(rows: int) -> int:
-    """Return the paper's width of a table: int(2 V^0.25)."""
-    return int(2 * rows**0.25)
 
 
 class PCTR(nn.Module):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from sparsedp.accounting.analytic_gaussian import analytic_gaussian_epsilon
@@ -11,6 +10,7 @@ from sparsedp.accounting.events import DpEvent
 from sparsedp.accounting.pld.pairs import LARGEST_SHIFT
 from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE, PrivacyStatement
 from sparsedp.core.defaults import default_delta, default_mu
+from sparsedp.core.steps import steps_in, steps_per_epoch
 from sparsedp.core.validation import (
     MOST_RELEASES,
     check_count,
@@ -35,7 +35,7 @@ class RunBudget:
     def checked(
         cls, epsilon: float, delta: float | None, examples: int, expected_batch_size: int, epochs: float
     ) -> RunBudget:
-        """Refuse what is no budget or no run, by name."""
+        """Check the arguments; an invalid one is refused by name."""
         epsilon, examples = check_epsilon(epsilon), check_count("examples", examples)
         batch = check_count("expected_batch_size", expected_batch_size)
         if batch > examples:
@@ -55,8 +55,8 @@ class RunBudget:
 
     @property
     def steps(self) -> int:
-        """The last batch of an epoch counts as well."""
-        return math.ceil(self.epochs * math.ceil(self.examples / self.expected_batch_size))
+        """How many steps a loop over the loader takes."""
+        return steps_in(self.epochs, steps_per_epoch(self.sampling_rate))
 
     def calibrate(self, *one_off_events: DpEvent) -> float:
         """The noise multiplier at which all steps, and these events once, cost the budget."""
@@ -68,23 +68,25 @@ class RunBudget:
             extra_events=one_off_events,
         )
 
-    def top_k_mu(self, wanted: float | None) -> float:
+    def top_k_mu(self, mu: float | None) -> float:
         """The Gaussian-DP parameter of a private top-k; one that leaves nothing for training is refused."""
-        mu = check_scale("fest_mu", default_mu(self.examples) if wanted is None else wanted)
+        if mu is None:
+            return default_mu(self.examples)
+        mu = check_scale("fest_mu", mu)
         cost = analytic_gaussian_epsilon(self.delta, min(mu, LARGEST_SHIFT))
-        if wanted is not None and cost >= self.epsilon:
+        if cost >= self.epsilon:
             raise ValueError(
                 f"fest_mu of {mu:g} leaves nothing for training: it costs {cost:.4g} of epsilon {self.epsilon:g}"
             )
         return mu
 
     def statement(self) -> PrivacyStatement:
-        """What a run that keeps to the plan guarantees."""
+        """What a run that follows the plan guarantees."""
         return PrivacyStatement(
             epsilon=self.epsilon,
             delta=self.delta,
             adjacency=ADD_OR_REMOVE_ONE,
             unit="example",
             released=f"the model after each of {self.steps} steps, and which rows each step changed",
-            notes=("planned for Poisson batches; true once a run has kept to the plan",),
+            notes=("planned for Poisson batches; holds for a run that follows the plan",),
         )

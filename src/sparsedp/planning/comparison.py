@@ -23,8 +23,8 @@ class DPSGDPlan:
 class FESTPlan:
     """DP-FEST: `rows` rows are chosen once from a histogram with noise, and only they are trained.
 
-    `price` is the part by which the noise of training grows to pay for the choice. `histogram_std` is the
-    noise on a row's count over the whole data set: rows whose counts differ by less are told apart by luck.
+    `price` is the relative growth of training noise that the choice of rows costs. `histogram_std` is the
+    noise on a row's count over the whole data set: rows whose counts differ by less are ordered by chance.
     """
 
     mu: float

@@ -42,7 +42,7 @@ class Plan:
     """A training run with DP-AdaFEST, and the same run with DP-FEST and DP-SGD for comparison.
 
     Guarantee: `statement` holds for each of the three if it runs with true Poisson sampling at
-    `sampling_rate`, for at most `steps` steps, with the noise multipliers given here. AdaFEST releases per
+    `sampling_rate`, for at most `steps` steps, with the noise multipliers stated here. AdaFEST releases per
     step the surviving rows (noise `map_noise_multiplier * contribution_norm` on the counts) and the gradient
     (noise `gradient_noise_multiplier * C2`, on each coordinate of a surviving row too): together one Gaussian of
     `noise_multiplier = (map_noise_multiplier^-2 + gradient_noise_multiplier^-2)^-1/2`.
@@ -109,7 +109,7 @@ def plan(
     fest_mu: float | None = None,
     dense_parameters: int = 0,
 ) -> Plan:
-    """Plan a run from a privacy budget, the size of the data, the tables and one wish about the gradient.
+    """Plan a run from a privacy budget, the size of the data, the tables and at most one target for the threshold.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ def plan(
     always_on_rows
         Tables of at most so many rows are not selected from: all their rows get noise in every step.
     fest_rows, fest_mu
-        DP-FEST in comparison: how many rows it keeps (default: as many as fit the same gradient size), and
+        DP-FEST in comparison: how many rows it trains (default: as many as fit the same gradient size), and
         the Gaussian-DP parameter of their choice (default 0.05; 0.02 for up to 1e5 examples).
     dense_parameters
         Coordinates outside the tables; they get noise under every method and only enter the bias-variance
@@ -136,56 +136,56 @@ def plan(
     """
     budget = RunBudget.checked(epsilon, delta, examples, expected_batch_size, epochs)
     shapes = check_tables(tables)
-    wish = _one_wish(gradient_size, false_positives, threshold)
+    target = _one_target(gradient_size, false_positives, threshold)
     selection = AdaFEST(
         noise_ratio=check_scale("noise_ratio", noise_ratio),
         contribution_norm=contribution_norm and check_scale("contribution_norm", contribution_norm),
         always_on_rows=check_count("always_on_rows", always_on_rows, minimum=0),
     )
-    kept = None if fest_rows is None else check_count("fest_rows", fest_rows)
-    space = _checked_space(selection, shapes, wish, kept)
+    fest_rows = None if fest_rows is None else check_count("fest_rows", fest_rows)
+    space = _checked_space(selection, shapes, target, fest_rows)
     dense_parameters = check_count("dense_parameters", dense_parameters, minimum=0)
     mu = budget.top_k_mu(fest_mu)
 
     noise_multiplier = budget.calibrate()
-    rule = _rule_for(wish, selection, space, noise_multiplier, budget)
+    rule = _rule_for(target, selection, space, noise_multiplier, budget)
     rows = _thresholded_rows(rule, budget)
-    against = AgainstDPSGD(
-        DPSGDPlan(noise_multiplier, rows.dense_size),
-        dense_parameters,
-        budget.expected_batch_size,
-        budget.steps,
+    dpsgd = DPSGDPlan(noise_multiplier, rows.dense_size)
+    against = AgainstDPSGD(dpsgd, dense_parameters, budget.expected_batch_size, budget.steps)
+    fest_rows = fest_rows or rows_within(
+        space.selectable, rows.gradient_size(rule.threshold) - rows.always_on_size
     )
-    if kept is None:
-        kept = rows_within(space.selectable, rows.gradient_size(rule.threshold) - rows.always_on_size)
-    top_k = PrivateTopK({}, kept, mu, selection.contribution_norm, selection.always_on_rows)
-    return _adafest_plan(
-        budget, selection, rule, rows, against, _fest_plan(budget, top_k, rows, space, against), shapes
-    )
+    top_k = PrivateTopK({}, fest_rows, mu, selection.contribution_norm, selection.always_on_rows)
+    fest = _fest_plan(budget, top_k, rows, space, against)
+    return _adafest_plan(budget, selection, rule, rows, against, fest, shapes)
 
 
-class _Wish(NamedTuple):
+class _Target(NamedTuple):
     """What decides the threshold."""
 
     name: str
     value: float
 
 
-def _one_wish(gradient_size: float | None, false_positives: float | None, threshold: float | None) -> _Wish:
+def _one_target(
+    gradient_size: float | None, false_positives: float | None, threshold: float | None
+) -> _Target:
     """The one thing that was asked for; the default false positives if nothing was."""
-    wishes = {"gradient_size": gradient_size, "false_positives": false_positives, "threshold": threshold}
-    given = [_Wish(name, check_finite(name, value)) for name, value in wishes.items() if value is not None]
-    for wish in given:
-        if abs(wish.value) > LARGEST_SCALE:
-            raise ValueError(f"{wish.name} must be at most {LARGEST_SCALE:g}, got {wish.value:g}")
-    if len(given) > 1:
-        names = " and ".join(wish.name for wish in given)
+    targets = {"gradient_size": gradient_size, "false_positives": false_positives, "threshold": threshold}
+    requested = [
+        _Target(name, check_finite(name, value)) for name, value in targets.items() if value is not None
+    ]
+    for target in requested:
+        if abs(target.value) > LARGEST_SCALE:
+            raise ValueError(f"{target.name} must be at most {LARGEST_SCALE:g}, got {target.value:g}")
+    if len(requested) > 1:
+        names = " and ".join(target.name for target in requested)
         raise ValueError(f"{names} exclude each other: each of them decides the threshold")
-    return given[0] if given else _Wish("false_positives", DEFAULT_FALSE_POSITIVES)
+    return requested[0] if requested else _Target("false_positives", DEFAULT_FALSE_POSITIVES)
 
 
 def _checked_space(
-    selection: AdaFEST, tables: Sequence[TableShape], wish: _Wish, fest_rows: int | None
+    selection: AdaFEST, tables: Sequence[TableShape], target: _Target, fest_rows: int | None
 ) -> RowSpace:
     """The rows that AdaFEST and FEST select from; refuses to ask for more than there are."""
     space = selection.partition_tables(tables)
@@ -194,9 +194,9 @@ def _checked_space(
             f"always_on_rows of {selection.always_on_rows} leaves no table to select rows from: AdaFEST would be DP-SGD"
         )
     rows = space.selectable_size
-    if wish.name == "false_positives" and not 0 < wish.value < rows:
+    if target.name == "false_positives" and not 0 < target.value < rows:
         raise ValueError(
-            f"false_positives must lie between 0 and the {rows} selectable rows, got {wish.value}"
+            f"false_positives must lie between 0 and the {rows} selectable rows, got {target.value}"
         )
     if fest_rows is not None and fest_rows > rows:
         raise ValueError(f"fest_rows must be at most the {rows} selectable rows, got {fest_rows}")
@@ -204,9 +204,9 @@ def _checked_space(
 
 
 def _rule_for(
-    wish: _Wish, selection: AdaFEST, space: RowSpace, noise_multiplier: float, budget: RunBudget
+    target: _Target, selection: AdaFEST, space: RowSpace, noise_multiplier: float, budget: RunBudget
 ) -> ContributionMap:
-    """What a step of AdaFEST does where its threshold fulfils the wish; the gradient is clipped to C2 = 1."""
+    """What a step of AdaFEST does where its threshold meets the target; the gradient is clipped to C2 = 1."""
 
     def rule_of(chosen: AdaFEST) -> ContributionMap:
         return chosen.rule(
@@ -216,16 +216,16 @@ def _rule_for(
             expected_batch_size=float(budget.expected_batch_size),
         )
 
-    if wish.name == "false_positives":
-        rule = rule_of(replace(selection, false_positives=wish.value))
-    elif wish.name == "threshold":
-        rule = rule_of(replace(selection, threshold=wish.value))
+    if target.name == "false_positives":
+        rule = rule_of(replace(selection, false_positives=target.value))
+    elif target.name == "threshold":
+        rule = rule_of(replace(selection, threshold=target.value))
     else:
         rows = _thresholded_rows(rule_of(selection), budget)
-        rule = rule_of(replace(selection, threshold=rows.threshold_for_gradient_size(wish.value)))
+        rule = rule_of(replace(selection, threshold=rows.threshold_for_gradient_size(target.value)))
     if not math.isfinite(rule.threshold):
         raise ValueError(
-            f"{wish.name} of {wish.value:g} puts the threshold out of reach: no row would ever be trained"
+            f"{target.name} of {target.value:g} puts the threshold out of reach: no row would ever be trained"
         )
     if _thresholded_rows(rule, budget).gradient_size(rule.threshold) == 0:
         raise ValueError(f"threshold of {rule.threshold:g} is out of reach: no row would ever be trained")

@@ -1,4 +1,4 @@
-"""What AdaFEST's threshold does, foretold from public numbers alone."""
+"""What AdaFEST's threshold does, predicted from public numbers alone."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ThresholdedRows:
         """An upper bound, for any data, on the expected number of touched rows of a table that survive.
 
         A row touched m times has a weight of at most m, so it survives with probability at most
-        `Psi((tau - m) / std)`. The batch has `expected_batch_size * values` touches to give in expectation, and a row that
+        `Psi((tau - m) / std)`. A batch has `expected_batch_size * values` touches in expectation, and a row that
         takes m of them adds at most Psi((tau - m)/std) / m for each: no data does better than the best m.
         """
         touches, best = self.expected_batch_size * table.values, float(self._survival_by_touches(tau).max())

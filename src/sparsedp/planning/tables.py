@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sparsedp.core.criteo import VOCABULARY_SIZES
+from sparsedp.core.criteo import VOCABULARY_SIZES, embedding_dim
 from sparsedp.core.tables import TableShape
 
 _TEXT = re.compile(r"(?:(?P<name>[^=]+)=)?(?P<rows>[^x=]+)x(?P<dim>[^x=]+)(?:x(?P<values>[^x=]+))?")
@@ -29,15 +29,15 @@ def parse_table(text: str) -> TableShape:
 
 
 def criteo_tables() -> tuple[TableShape, ...]:
-    """The 26 tables of the FEST paper's Criteo model: `int(2 V^(1/4))` dimensions for V rows."""
+    """The 26 tables of the FEST paper's Criteo model."""
     return tuple(
-        TableShape(f"C{number}", rows, int(2 * rows**0.25))
+        TableShape(f"C{number}", rows, embedding_dim(rows))
         for number, rows in enumerate(VOCABULARY_SIZES, start=1)
     )
 
 
 def read_tables(path: str | Path) -> tuple[TableShape, ...]:
-    """Tables from a JSON file: a list of objects with `rows`, `dim` and, if wanted, `values` and `name`."""
+    """Tables from a JSON file: a list of objects with `rows`, `dim` and, optionally, `values` and `name`."""
     path = Path(path)
     if path.exists() and not path.is_file():
         raise ValueError(f"tables: {path} is not a regular file")

@@ -89,7 +89,7 @@ _COMMON = (
     "data",
     "model",
     "epochs",
-    "batch_size",
+    "expected_batch_size",
     "max_grad_norm",
     "learning_rate",
     "table_learning_rate",

@@ -10,7 +10,14 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from sparsedp.core.defaults import DEFAULT_ALWAYS_ON_ROWS, DEFAULT_MU, DEFAULT_NOISE_RATIO, default_delta
+from sparsedp.core.criteo import BATCH_SIZE
+from sparsedp.core.defaults import (
+    DEFAULT_ALWAYS_ON_ROWS,
+    DEFAULT_FALSE_POSITIVES,
+    DEFAULT_MU,
+    DEFAULT_NOISE_RATIO,
+    default_delta,
+)
 from sparsedp.runs.algorithms import ALGORITHMS
 
 
@@ -59,7 +66,7 @@ class RunConfig(BaseModel):
     """Default: 1 / (10 n), n the number of training rows."""
     epochs: Annotated[Positive, MODEL] = 1.0
     """Expected number of times that an example is sampled."""
-    batch_size: Annotated[Count, MODEL] = 2048
+    expected_batch_size: Annotated[Count, MODEL] = BATCH_SIZE
     """Expected number of examples in a Poisson batch."""
     physical_batch_size: Annotated[Count | None, MODEL] = None
     """The most examples in memory at once; default: a whole batch."""
@@ -81,7 +88,7 @@ class RunConfig(BaseModel):
     threshold: Annotated[Positive | None, SELECTION] = None
     """tau: a row whose noisy count reaches it survives the step."""
     false_positives: Annotated[Positive | None, SELECTION] = None
-    """Instead of tau: untouched rows that survive a step by chance, on average. Default: 50."""
+    """Instead of tau: untouched rows that survive a step by chance, on average."""
     contribution_norm: Annotated[Positive | None, SELECTION] = None
     """Clipping norm of an example's contribution map (C1); default: the largest it can have."""
     always_on_rows: Annotated[int, Field(ge=0), SELECTION] = DEFAULT_ALWAYS_ON_ROWS
@@ -169,6 +176,10 @@ class RunConfig(BaseModel):
     def to_yaml(self) -> str:
         """The whole config, defaults included."""
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+
+
+IMPLIED = {"false_positives": DEFAULT_FALSE_POSITIVES}
+"""What stands for None, where that is a number."""
 
 
 def _in_words(problem: ErrorDetails) -> str:

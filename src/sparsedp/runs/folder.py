@@ -12,6 +12,8 @@ from typing import Any
 from sparsedp.core.durable import write_file
 from sparsedp.runs.config import RunConfig
 
+CONFIG = "config.yaml"
+
 
 class RunFolder:
     """Files of one run. Everything but ``private/`` may be released with the model.
@@ -45,14 +47,19 @@ class RunFolder:
         """TensorBoard's events."""
         return self.path / "tensorboard"
 
+    @property
+    def has_config(self) -> bool:
+        """Whether a run was started here."""
+        return (self.path / CONFIG).exists()
+
     def create(self, config: RunConfig) -> None:
         """Make the folder for a new run; refuse one that is taken."""
-        if (self.path / "config.yaml").exists():
+        if self.has_config:
             raise ValueError(f"{self.path} already holds a run; resume it, or give another folder")
         (self.path / "private").mkdir(parents=True, exist_ok=True)
         os.chmod(self.path / "private", 0o700)
         write_file(self.path / "run.name", f"{self.path.resolve().name}-{secrets.token_hex(4)}")
-        write_file(self.path / "config.yaml", config.to_yaml())
+        write_file(self.path / CONFIG, config.to_yaml())
 
     @property
     def run_name(self) -> str:
@@ -62,9 +69,9 @@ class RunFolder:
 
     def config(self) -> RunConfig:
         """The settings of the run."""
-        path = self.path / "config.yaml"
+        path = self.path / CONFIG
         if not path.exists():
-            raise ValueError(f"{self.path} holds no run (no config.yaml)")
+            raise ValueError(f"{self.path} holds no run (no {CONFIG})")
         return RunConfig.read(path)
 
     def log(self, record: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ def private_rows(config: RunConfig, model: nn.Module, data: ClickData) -> Privat
     assert config.rows is not None
     names = getattr(model, "table_names", None)
     if names is None or data.schema.multi_hot:
-        source: object = data.loader(config.batch_size)
+        source: object = data.loader(config.expected_batch_size)
     else:
         source = count_columns(data, names, config.always_on_rows)
     return FEST.private_top_k(source, config.rows, config.fest_mu, always_on_rows=config.always_on_rows)

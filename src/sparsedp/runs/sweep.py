@@ -155,7 +155,7 @@ def _ensure(config: RunConfig, path: Path, threads: int) -> str | None:
     if folder.read_json("result") is not None:
         return None
     try:
-        if (path / "config.yaml").exists():
+        if folder.has_config:
             resume(path)
         else:
             start(config, path)

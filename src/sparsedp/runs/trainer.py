@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from sparsedp.accounting import Ledger, PrivacyStatement
 from sparsedp.accounting.event_json import event_key
+from sparsedp.core.steps import steps_in
 from sparsedp.data import ClickData
 from sparsedp.randomness import NoiseSource
 from sparsedp.runs.algorithms import selection_of
@@ -23,7 +24,6 @@ from sparsedp.runs.run_stats import RunStats
 from sparsedp.selection import Selection
 from sparsedp.training import EpsilonMeter, LastStep, PoissonLoader, PrivacyEngine
 from sparsedp.training.checkpoint import state_of, write_state
-from sparsedp.training.loader import steps_in
 
 _STATS = "run_stats"
 
@@ -113,7 +113,7 @@ class PrivateTrainer(Trainer):
         self.private = self.engine.make_private_with_epsilon(
             module=model,
             optimizer=optimizers_of(config, model),
-            data_loader=data.loader(min(config.batch_size, len(data))),
+            data_loader=data.loader(min(config.expected_batch_size, len(data))),
             target_epsilon=config.epsilon,
             target_delta=self.delta,
             epochs=config.epochs,
@@ -196,7 +196,7 @@ class PlainTrainer(Trainer):
 
     def __init__(self, config: RunConfig, model: nn.Module, data: ClickData) -> None:
         self.stopped: str | None = None
-        batch = min(config.batch_size, len(data))
+        batch = min(config.expected_batch_size, len(data))
         self._loader = PoissonLoader(
             data.loader(batch), sampling_rate=batch / len(data), stream=NoiseSource(config.seed).sampling
         )

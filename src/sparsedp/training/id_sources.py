@@ -15,8 +15,6 @@ from sparsedp.core.counts import SparseCounts
 from sparsedp.rows import EmbeddingLookups, RowSpace, SortedLookups
 from sparsedp.training.loader import array_leaves
 
-Inputs = Mapping[str, "list[TableInput] | None"]
-
 
 class _Source(NamedTuple):
     """A view of one tensor of the batch."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -22,6 +21,7 @@ from torch.utils.data import (
     default_collate,
 )
 
+from sparsedp.core.steps import steps_per_epoch
 from sparsedp.randomness import Stream, bernoulli_positions
 from sparsedp.training.empty_batch import empty_batch
 
@@ -273,20 +273,6 @@ def _collates_itself(loader: DataLoader[Any]) -> str | None:
         return "itself"
     plain = type(loader.dataset) is TensorDataset and loader.collate_fn is default_collate
     return "tensors" if plain else None
-
-
-def steps_per_epoch(sampling_rate: float) -> int:
-    """How many Poisson batches the loader hands out in one pass: 1 / rate, rounded up."""
-    return max(1, math.ceil(1.0 / sampling_rate - 1e-6))
-
-
-def steps_in(epochs: float, steps_per_epoch: int) -> int:
-    """How many steps ``epochs`` passes over a loader take, rounded up.
-
-    It counts the loader's batches, so a training loop never takes more steps; ``epochs / rate`` could be too few
-    where 1 / rate is not an integer.
-    """
-    return max(1, math.ceil(epochs * steps_per_epoch - 1e-6))
 
 
 def check_loader(loader: Any) -> None:

@@ -20,6 +20,7 @@ from sparsedp.training.batch_owner import BatchOwner, Piece
 from sparsedp.training.id_sources import IdSources
 from sparsedp.training.lazy import LazyNoise
 from sparsedp.training.step import PrivateStep, StepGradient
+from sparsedp.training.step_config import StepConfig
 
 
 class LastStep(NamedTuple):
@@ -64,6 +65,7 @@ class PrivateOptimizer(Optimizer):
         self,
         optimizers: Sequence[Optimizer],
         *,
+        config: StepConfig,
         capture: Capture,
         rule: Callable[[], Rule],
         source: NoiseSource,
@@ -77,6 +79,7 @@ class PrivateOptimizer(Optimizer):
         self.callbacks: list[Callable[[LastStep], None]] = []
         self.steps_taken = 0
         """Steps that were charged; the last of them may still be running."""
+        self._config = config
         self._capture = capture
         self._rule = rule
         self._source = source
@@ -104,6 +107,21 @@ class PrivateOptimizer(Optimizer):
             clipped_fraction=float(np.mean(factors < 1.0)) if factors.size else 0.0,
             non_finite_examples=sum(int((~finite).sum()) for finite in self._last_private_step.finite),
         )
+
+    @property
+    def noise_multiplier(self) -> float:
+        """The effective noise multiplier of a step, selection and gradient together."""
+        return self._config.noise_multiplier
+
+    @property
+    def max_grad_norm(self) -> float:
+        """Clipping norm of an example's gradient (C2)."""
+        return self._config.max_grad_norm
+
+    @property
+    def expected_batch_size(self) -> float:
+        """What the noisy sums are divided by; public."""
+        return self._config.expected_batch_size
 
     @property
     def is_mid_batch(self) -> bool:

@@ -72,6 +72,7 @@ class TrainingSession:
         """What the user iterates over."""
         self.optimizer = PrivateOptimizer(
             optimizers,
+            config=self.step_config,
             capture=capture,
             rule=self.rule,
             source=source,
@@ -185,9 +186,9 @@ class TrainingSession:
     def _charge_earlier_choice(self) -> None:
         """Rows that were chosen before the run (``FEST(rows, event=...)``) cost what they cost, once a run."""
         if self._ledger is not None:
-            paid = {event_key(event) for event, _ in self._ledger.own_events()}
+            charged = {event_key(event) for event, _ in self._ledger.own_events()}
             for event in self.selection.one_off_events():
-                if event_key(event) not in paid:
+                if event_key(event) not in charged:
                     self._ledger.spend(event, cap=self._cap)
 
     def rule(self) -> Rule:

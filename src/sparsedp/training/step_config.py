@@ -7,8 +7,9 @@ from typing import Any
 
 from sparsedp.accounting.cap import EpsilonCap
 from sparsedp.accounting.events import DpEvent, NonPrivateDpEvent, PoissonSampledDpEvent
+from sparsedp.core.steps import steps_in, steps_per_epoch
 from sparsedp.selection import Selection
-from sparsedp.training.loader import check_loader, check_once, steps_in, steps_per_epoch
+from sparsedp.training.loader import check_loader, check_once
 
 Sampling = tuple[float, float, bool, int | None]
 """(B, q, poisson, steps per epoch): public constants."""

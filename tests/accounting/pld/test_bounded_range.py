@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.closed_forms import bounded_range_delta
 
 from sparsedp.accounting import BoundedRangeGaussianDpEvent, PoissonSampledDpEvent, delta_of
-from sparsedp.accounting.pld.bounded_range import BoundedRange, bounded_range_delta, laplace
+from sparsedp.accounting.pld.bounded_range import BoundedRange, laplace
 from sparsedp.accounting.pld.grid import discretise
 
 

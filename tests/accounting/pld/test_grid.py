@@ -4,9 +4,10 @@ import math
 
 import numpy as np
 import pytest
+from support.closed_forms import bounded_range_delta
 
 from sparsedp.accounting import analytic_gaussian_delta
-from sparsedp.accounting.pld.bounded_range import BoundedRange, bounded_range_delta
+from sparsedp.accounting.pld.bounded_range import BoundedRange
 from sparsedp.accounting.pld.grid import GridLoss, discretise
 from sparsedp.accounting.pld.pairs import Gaussian, randomized_response
 from sparsedp.accounting.pld.sampling import PoissonSampled

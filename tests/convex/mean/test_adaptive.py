@@ -2,9 +2,10 @@ import math
 
 import numpy as np
 import pytest
+from support.closed_forms import threshold_risk
 
 from sparsedp.convex.mean.adaptive import denoise, denoised_error_bound, outstanding
-from sparsedp.convex.mean.projection import mean_noise, project, shrink, threshold_risk
+from sparsedp.convex.mean.projection import mean_noise, project, shrink
 from sparsedp.convex.noise import GaussianNoise, LaplaceNoise
 from sparsedp.randomness import NoiseSource
 

@@ -32,7 +32,7 @@ def test_knobs_make_grids() -> None:
 
 def test_a_sweep_goes_on_where_it_stopped(tmp_path: Path) -> None:
     study = Study("a", tmp_path)
-    small = replace(QUICK, source="generated:200", settings={**QUICK.settings, "batch_size": 100})
+    small = replace(QUICK, source="generated:200", settings={**QUICK.settings, "expected_batch_size": 100})
     first = runs_of(small, [{"algorithm": ["non-private"], "seed": [0]}], study)
     result = next(tmp_path.glob("quick/runs/*/result.json"))
     changed = result.stat().st_mtime_ns

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.common.study import Study
-from experiments.wide.selection import EPSILONS, batch_counts, draw_epsilon, run
+from experiments.wide.selection import EPSILONS, batch_counts, draw_epsilon, run, share
 from sparsedp.accounting import epsilon_of
 from sparsedp.mechanisms import exponential_event
 
@@ -30,5 +30,5 @@ def test_every_example_looks_up_a_row_of_each_table() -> None:
     assert np.all(np.diff(counts.ids) > 0)
     assert counts.ids[-1] < counts.size == 338782
     assert counts.values.max() <= 2048
-    assert counts.share(counts.ids) == 1.0
-    assert counts.share(counts.ids[:0]) == 0.0
+    assert share(counts, counts.ids) == 1.0
+    assert share(counts, counts.ids[:0]) == 0.0

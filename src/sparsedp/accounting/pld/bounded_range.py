@@ -13,25 +13,13 @@ from sparsedp.accounting.pld.pairs import SKETCH, Pair, Weighted, randomized_res
 from sparsedp.core.arrays import F64
 
 
-def bounded_range_delta(loss: float, epsilon: float) -> float:
-    """delta_BR: the largest delta at `loss` of any bounded-range mechanism (Dong, Durfee and Rogers 2020).
-
-    `(1 - e^((loss - epsilon)/2))^2 / (1 - e^-epsilon)` between -epsilon and epsilon; the worst case is the
-    mechanism with two outcomes of losses t and t - epsilon, t = (loss + epsilon)/2.
-    """
-    if loss >= epsilon:
-        return 0.0
-    if loss <= -epsilon:
-        return -math.expm1(loss)
-    return math.expm1((loss - epsilon) / 2) ** 2 / -math.expm1(-epsilon)
-
-
 @dataclass(frozen=True)
 class BoundedRange(Pair):
-    """The pair whose delta at every epsilon is `bounded_range_delta`: one bounded-range draw.
+    """One bounded-range draw: the pair whose delta is the largest of any bounded-range mechanism.
 
-    Writing x = e^loss, that curve is (1 - v sqrt(x))^2 / (1 - v^2) with v = e^(-epsilon/2): convex in x, so
-    it belongs to a pair. Q(loss > ln x) = -d delta/dx = (v/sqrt(x) - v^2) / (1 - v^2), and P(loss > ln x) =
+    At a loss between -epsilon and epsilon that is `(1 - e^((loss - epsilon)/2))^2 / (1 - e^-epsilon)` (Dong, Durfee
+    and Rogers 2020). Writing x = e^loss, it is (1 - v sqrt(x))^2 / (1 - v^2) with v = e^(-epsilon/2): convex in
+    x, so it belongs to a pair. Q(loss > ln x) = -d delta/dx = (v/sqrt(x) - v^2) / (1 - v^2), and P(loss > ln x) =
     delta + x Q = (1 - v sqrt(x)) / (1 - v^2). Hence no atoms, and on [-epsilon, epsilon] densities
     proportional to e^(loss/2) under P and e^(-loss/2) under Q.
     """

@@ -96,25 +96,25 @@ def delta_bound(events: Events, epsilon: float) -> float:
 
 def _delta_one_way(pairs: Pairs, reverse: bool, epsilon: float) -> float:
     """Delta in one direction: each result tunes the grid of the next, until both agree."""
-    outline = PldEstimate.of(pairs, reverse=reverse, log_delta=-90.0)
-    if max(max(map(abs, pair.span(outline.tail))) for pair, _ in pairs) > _NOT_WORTH_A_GRID:
+    estimate = PldEstimate.of(pairs, reverse=reverse, log_delta=-90.0)
+    if max(max(map(abs, pair.span(estimate.tail))) for pair, _ in pairs) > _NOT_WORTH_A_GRID:
         raise Unresolved
-    saddle, log_delta = outline.sketch.tilt_for_epsilon(epsilon)
+    saddle, log_delta = estimate.sketch.tilt_for_epsilon(epsilon)
     best, precision, decay = 0.0, 0.1, max(saddle, 1e-9)
     for _ in range(8):
         # An epsilon off by x makes a delta wrong by a factor of e^(decay x).
         allowed = max(precision / decay, 1e-9)
-        grids = outline.grids(epsilon=epsilon, saddle=saddle, decay=decay, tolerance=allowed)
-        direction = OneSidedPld.towards(outline, grids, epsilon=epsilon, log_delta=log_delta, saddle=saddle)
-        bound, loss, _ = _refine(direction, _log_delta_at(epsilon, log_delta), precision, _LEAST)
+        grids = estimate.grids(epsilon=epsilon, saddle=saddle, decay=decay, tolerance=allowed)
+        one_sided = OneSidedPld.towards(estimate, grids, epsilon=epsilon, log_delta=log_delta, saddle=saddle)
+        bound, loss, _ = _refine(one_sided, _log_delta_at(epsilon, log_delta), precision, _LEAST)
         best = min(best, bound)
         prepared = abs(bound - log_delta) < 1
         if best <= _LEAST or (prepared and precision == _RELATIVE):
             break
         precision = _RELATIVE if prepared else 0.1
         log_delta, decay = max(best, -640.0), max(_decay(loss, epsilon), 1e-9)
-        outline = PldEstimate.of(pairs, reverse=reverse, log_delta=log_delta)
-        saddle, _ = outline.sketch.tilt_for_epsilon(epsilon)
+        estimate = PldEstimate.of(pairs, reverse=reverse, log_delta=log_delta)
+        saddle, _ = estimate.sketch.tilt_for_epsilon(epsilon)
     return min(math.exp(best) * (1 + ROUNDING), 1.0) if best > _LEAST else 0.0
 
 
@@ -133,40 +133,40 @@ def _directions(pairs: Pairs) -> tuple[bool, ...]:
 
 def _epsilon_one_way(pairs: Pairs, reverse: bool, delta: float, slack: float, enough: float) -> Answer:
     """Epsilon in one direction, first roughly, then converged; below `enough` (the other's) a rough value suffices."""
-    outline = PldEstimate.of(pairs, reverse=reverse, log_delta=math.log(delta))
-    saddle, near = outline.sketch.tilt_for_delta(delta)
+    estimate = PldEstimate.of(pairs, reverse=reverse, log_delta=math.log(delta))
+    saddle, near = estimate.sketch.tilt_for_delta(delta)
     if not near <= _NOT_WORTH_A_GRID:
         raise Unresolved
     answer, decay = Answer(math.inf), saddle
     for precision in (0.1, 0.01, 0.0):
         required = max(slack * tolerance(near), precision * near)
-        grids = outline.grids(epsilon=near, saddle=saddle, decay=decay, tolerance=required)
-        direction = OneSidedPld.towards(
-            outline, grids, epsilon=near, log_delta=math.log(delta), saddle=saddle
+        grids = estimate.grids(epsilon=near, saddle=saddle, decay=decay, tolerance=required)
+        one_sided = OneSidedPld.towards(
+            estimate, grids, epsilon=near, log_delta=math.log(delta), saddle=saddle
         )
         bound, loss, converged = _refine(
-            direction, lambda loss, noise: loss.epsilon_at(delta * (1 - ROUNDING - noise)), required, enough
+            one_sided, lambda loss, noise: loss.epsilon_at(delta * (1 - ROUNDING - noise)), required, enough
         )
         if bound > answer.epsilon + required:  # the coarser bound is better: the finer is lost in rounding
             return Answer(answer.epsilon, converged=False)
         near = min(bound, answer.epsilon)
-        answer = Answer(near, converged and direction.noise(grids) <= required * decay + ROUNDING)
+        answer = Answer(near, converged and one_sided.noise(grids) <= required * decay + ROUNDING)
         if near <= enough or not math.isfinite(near) or required <= slack * tolerance(near):
             break
-        decay, saddle = _decay(loss, near), outline.sketch.tilt_for_epsilon(near)[0]
+        decay, saddle = _decay(loss, near), estimate.sketch.tilt_for_epsilon(near)[0]
     return answer
 
 
 def _refine(
-    direction: OneSidedPld, read: Callable[[TiltedLoss, float], float], tolerance: float, enough: float
+    one_sided: OneSidedPld, read: Callable[[TiltedLoss, float], float], tolerance: float, enough: float
 ) -> tuple[float, TiltedLoss, bool]:
     """Halve the grids until the value of `read` changes by at most what the tolerance allows, or is `enough`.
 
     Halving a grid removes three quarters of its rounding, so a third of the last change remains. `read` gets the
     part of delta that the FFT's rounding may hide, and allows for it.
     """
-    coarse, grids = direction.compose_affordably(direction.grids.scaled(2))
-    noise = direction.noise(grids)
+    coarse, grids = one_sided.compose_affordably(one_sided.grids.scaled(2))
+    noise = one_sided.noise(grids)
     if noise > _DROWNED:
         raise Unresolved
     before = read(coarse, noise)
@@ -174,15 +174,15 @@ def _refine(
         if math.isinf(before):  # more mass off the grid than delta allows, which no finer grid helps
             return before, coarse, False
         finer = grids.scaled(0.5)
-        noise = direction.noise(finer)
+        noise = one_sided.noise(finer)
         if finer == grids or noise > _DROWNED:
             return before, coarse, False
         grids = finer
         try:
-            loss = direction.compose(grids)
+            loss = one_sided.compose(grids)
         except GridTooLarge:
             # The finest possible grid: the next coarser one tells how far it is from converged.
-            change = read(direction.compose(grids.scaled(4)), noise) - before
+            change = read(one_sided.compose(grids.scaled(4)), noise) - before
             return before, coarse, change <= 4 * tolerance
         value = min(before, read(loss, noise))
         if before - value <= 4 * tolerance:

@@ -93,7 +93,7 @@ class OneSidedPld:
     is multiplied by, relative to that delta.
     """
 
-    outline: PldEstimate
+    estimate: PldEstimate
     grids: Grids
     tilt: float
     log_negligible: float
@@ -102,28 +102,28 @@ class OneSidedPld:
 
     @classmethod
     def towards(
-        cls, outline: PldEstimate, grids: Grids, *, epsilon: float, log_delta: float, saddle: float
+        cls, estimate: PldEstimate, grids: Grids, *, epsilon: float, log_delta: float, saddle: float
     ) -> OneSidedPld:
         """For deltas of about e^log_delta at about `epsilon`, where the tilt `saddle` centres the losses."""
-        sketch = outline.sketch
+        sketch = estimate.sketch
         relative = _FFT_NOISE * sketch.activity(grids.steps) / ROUNDING
         log_noise = math.log(relative) - log_delta if relative else -math.inf
         tilt = sketch.gentle_tilt(saddle, epsilon, log_noise)
         lift = tilt * epsilon - sketch.log_mgf(tilt)
         log_unplaced = log_delta + _LOG_UNPLACED
-        return cls(outline, grids, tilt, min(log_unplaced + lift, -10.0), log_unplaced, -log_delta - lift)
+        return cls(estimate, grids, tilt, min(log_unplaced + lift, -10.0), log_unplaced, -log_delta - lift)
 
     def noise(self, grids: Grids) -> float:
         """The part of the delta in question that the FFT's rounding may amount to on these grids."""
-        roundings = _FFT_NOISE * self.outline.sketch.activity(grids.steps)
+        roundings = _FFT_NOISE * self.estimate.sketch.activity(grids.steps)
         return roundings * math.exp(min(self.log_magnified, 80.0))
 
     def compose(self, grids: Grids) -> TiltedLoss:
         """The whole composition on these grids."""
         parts = []
-        for (pair, count), step in zip(self.outline.pairs, grids.steps, strict=True):
-            loss = discretise(pair, step, self.outline.tail)
-            loss = loss.reversed() if self.outline.reverse else loss
+        for (pair, count), step in zip(self.estimate.pairs, grids.steps, strict=True):
+            loss = discretise(pair, step, self.estimate.tail)
+            loss = loss.reversed() if self.estimate.reverse else loss
             parts += self._copies(loss.tilted(self.tilt), count, round(grids.common / step))
         return convolve(parts)
 
@@ -140,7 +140,7 @@ class OneSidedPld:
 
         Blocks of about sqrt(count) copies are composed on the fine grid, and the blocks on the wide one.
         """
-        alone = len(self.outline.pairs) == 1
+        alone = len(self.estimate.pairs) == 1
         try:
             return [self._repeated(loss, count, 1, _AT_ONCE).coarsened(1 if alone else factor)]
         except GridTooLarge:
@@ -151,5 +151,5 @@ class OneSidedPld:
         return [*parts, self._repeated(loss, rest, 2).coarsened(factor)] if rest else parts
 
     def _repeated(self, loss: TiltedLoss, count: int, shares: int, most: int = MAX_POINTS) -> TiltedLoss:
-        share = math.log(2 * len(self.outline.pairs) * shares)
+        share = math.log(2 * len(self.estimate.pairs) * shares)
         return loss.repeated(count, self.log_negligible - share, self.log_unplaced - share, most)

@@ -10,7 +10,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparsedp.convex.mean.projection import Projected, ball_risk, project, pure_noise_error, shrink, tally
+from sparsedp.convex.mean.projection import (
+    Projected,
+    ball_risk,
+    project,
+    pure_noise_error,
+    risk_terms,
+    shrink,
+)
 from sparsedp.convex.noise import Noise
 from sparsedp.core.arrays import F64
 
@@ -114,7 +121,7 @@ def denoised_error_bound(
 
 def _gains(noisy: F64, noise: Noise, thresholds: F64) -> F64:
     """The estimated errors of soft thresholds, relative to that of the last one."""
-    squares, passing = tally(noisy, noise, thresholds)
+    squares, passing = risk_terms(noisy, noise, thresholds)
     return np.asarray(squares - squares[-1] + 2 * noise.variance * (passing - passing[-1]))
 
 

@@ -61,30 +61,22 @@ def shrink(noisy: F64, threshold: float) -> F64:
     return np.copysign(shrunk, noisy, out=shrunk)
 
 
-def threshold_risk(noisy: F64, noise: Noise, thresholds: F64) -> F64:
-    """Unbiased estimates of the squared error of soft thresholding, one for each (sorted) threshold.
+def ball_risk(noisy: F64, noise: Noise, ball: Projected) -> float:
+    """An unbiased estimate of the squared error of projecting to an l1 ball of fixed radius.
 
     With y = mean + noise, the error is ``|f(y) - y|^2 + 2 <noise, f(y) - y> + |noise|^2``; the first term is
-    the sum of ``min(|y|, t)^2``, and the mean of the second follows from how many coordinates pass.
-    """
-    squares, passing = tally(noisy, noise, thresholds)
-    return np.asarray(squares + noise.variance * (2 * passing - noisy.size))
-
-
-def ball_risk(noisy: F64, noise: Noise, ball: Projected) -> float:
-    """The same for the projection to an l1 ball of fixed radius, which chose its threshold by the data.
-
-    A coordinate that passes moves by 1 - 1/k of what its noise does, for its k neighbours above the threshold
-    give way: the ball's answer leans on the noise by one coordinate less than the threshold alone would.
+    the sum of ``min(|y|, t)^2``, and the mean of the second follows from how many coordinates pass the threshold t.
+    A coordinate that passes moves by 1 - 1/k of what its noise does, because the threshold rises for all k that
+    pass: the projection follows the noise by one coordinate less than a fixed threshold would.
     Unbiased for Gaussian noise; for Laplace noise k is taken as it is, without the fresh noise.
     """
-    squares, passing = tally(noisy, noise, np.array([ball.threshold]))
+    squares, passing = risk_terms(noisy, noise, np.array([ball.threshold]))
     if ball.threshold > 0.0:
         passing = passing * (1 - 1 / max(1, int(np.count_nonzero(ball.point))))
     return float(squares[0] + noise.variance * (2 * passing[0] - noisy.size))
 
 
-def tally(noisy: F64, noise: Noise, thresholds: F64) -> tuple[F64, F64]:
+def risk_terms(noisy: F64, noise: Noise, thresholds: F64) -> tuple[F64, F64]:
     """For each threshold t: the sum of ``min(|y|, t)^2``, and how many coordinates pass."""
     squares, passing = np.zeros(thresholds.size), np.zeros(thresholds.size)
     for start in range(0, noisy.size, _CHUNK):
@@ -105,7 +97,7 @@ def projection_error_bound(noise: Noise, d: int, radius: float, *, beta: float) 
 
 
 def pure_noise_error(noise: Noise, d: int, radius: float) -> float:
-    """How long the answer of Algorithm 1 is where the mean is zero: about its error at any mean that drowns.
+    """How long the answer of Algorithm 1 is where the mean is zero: about its error at any mean that is small against the noise.
 
     Its threshold t is the one at which d excesses ``E max(|noise| - t, 0)`` fill the ball.
     """

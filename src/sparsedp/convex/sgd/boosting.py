@@ -83,8 +83,8 @@ def boost(
     epsilon, delta = check_epsilon(epsilon), check_delta(delta)
     if not 0.0 < check_positive("failure", failure) < 0.5:
         raise ValueError(f"failure must lie below 1/2, got {failure}")
-    if selection not in _PAY:
-        raise ValueError(f"selection must be one of {', '.join(_PAY)}, got {selection!r}")
+    if selection not in _METHODS:
+        raise ValueError(f"selection must be one of {', '.join(_METHODS)}, got {selection!r}")
     task = _Task(
         method,
         loss,
@@ -92,7 +92,7 @@ def boost(
         check_count("size", size, minimum=2),
         _bound(method, loss_range),
     )
-    x, runs = _PAY[selection](task, _Budget(epsilon, delta, failure, max_steps), source)
+    x, runs = _METHODS[selection](task, _Budget(epsilon, delta, failure, max_steps), source)
     statement = PrivacyStatement(
         epsilon=epsilon,
         delta=delta,
@@ -221,7 +221,7 @@ def _choose_flip(scores: list[float], *, epsilon: float, sensitivity: float, str
     return int(np.asarray(permute_and_flip(scores, epsilon=epsilon, sensitivity=sensitivity, stream=stream)))
 
 
-_PAY: dict[str, Callable[[_Task, _Budget, NoiseSource], tuple[F64, int]]] = {
+_METHODS: dict[str, Callable[[_Task, _Budget, NoiseSource], tuple[F64, int]]] = {
     "repetition": _repetition,
     "laplace": partial(_split, choose=_choose_laplace),
     "permute-and-flip": partial(_split, choose=_choose_flip),
