@@ -1,7 +1,7 @@
 """A model that lives on another device trains as it does in main memory, number for number.
 
 The device is a stand-in (``support.other_device``): no accelerator has run this. Torch wants to know its devices
-before the first backward pass, so ``training/test_other_device.py`` runs this file in a process of its own.
+before the first backward pass, so ``training/test_step_other_device.py`` runs this file in a process of its own.
 """
 
 from __future__ import annotations
