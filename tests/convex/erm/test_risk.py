@@ -40,6 +40,22 @@ def test_regularity_of_linear_models_holds_for_every_example(loss):
         assert np.abs(at_x - at_y).sum() <= regularity.smoothness_l1 * apart + 1e-12
 
 
+@pytest.mark.parametrize("factor", [0.25, 8.0])
+@pytest.mark.parametrize("loss", [LogisticLoss(), SoftmaxLoss(3), SquaredLoss(3.0, 1.0)], ids=repr)
+def test_regularity_follows_the_length_of_rows(loss, factor):
+    """Gradients grow with the rows, their changes with the square, and the ball of given margins shrinks."""
+    risk = linear(loss, n=1)
+    longer = LinearRisk(risk.rows * factor, risk.targets, loss, factor, factor * risk.row_l1)
+    unit, found = risk.regularity, longer.regularity
+    assert (found.lipschitz, found.lipschitz_l1) == pytest.approx(
+        (factor * unit.lipschitz, factor * unit.lipschitz_l1)
+    )
+    assert (found.smoothness, found.smoothness_l1) == pytest.approx(
+        (factor**2 * unit.smoothness, factor**2 * unit.smoothness_l1)
+    )
+    assert found.radius == pytest.approx(unit.radius / factor)
+
+
 @pytest.mark.parametrize("as_sparse", [True, False])
 @pytest.mark.parametrize("loss", [LogisticLoss(1.0), SoftmaxLoss(3)], ids=repr)
 def test_gradient_and_hessian(loss, as_sparse):
