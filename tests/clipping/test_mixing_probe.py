@@ -76,6 +76,35 @@ def test_only_batches_that_show_something_count(before: list[Tensor], caught: bo
     capture.detach()
 
 
+@pytest.mark.parametrize("draws", [False, True])
+@pytest.mark.parametrize("examples", [1, 6])
+def test_state_that_only_training_carries_is_refused(examples: int, draws: bool) -> None:
+    """A running mean that is used while training: a look in evaluation mode alone would not see it."""
+
+    class RunningMean(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.out = nn.Linear(3, 4), nn.Linear(4, 1)
+            self.mean: Tensor = torch.zeros(4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.first(x)
+            if self.training:
+                if draws:
+                    h = h + torch.randn_like(h)
+                h = h + self.mean
+                self.mean = 0.5 * self.mean + h.detach().mean(0)
+            return self.out(h).squeeze(1)
+
+    torch.manual_seed(0)
+    model = RunningMean()
+    capture = Capture(model, loss_reduction="sum")
+    capture.begin_piece(1, examples)
+    with pytest.raises(UnsupportedLayerError, match="carries something over"):
+        model(torch.randn(examples, 3))
+    capture.detach()
+
+
 def test_state_is_looked_for_in_single_examples_too() -> None:
     class Counts(nn.Module):
         def __init__(self) -> None:

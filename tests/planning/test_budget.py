@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from sparsedp.accounting.calibration import epsilon_of
 from sparsedp.accounting.events import GaussianDpEvent, PoissonSampledDpEvent
 from sparsedp.core.defaults import default_delta, default_mu
 from sparsedp.planning.budget import RunBudget
+from sparsedp.training.loader import steps_in, steps_per_epoch
 
 
 def budget(examples: int = 50_000, epochs: float = 1.5) -> RunBudget:
@@ -16,6 +19,17 @@ def test_steps_and_rate_are_those_of_poisson_batches() -> None:
     made = budget()
     assert (made.sampling_rate, made.steps, made.delta) == (0.02, 75, default_delta(50_000))
     assert RunBudget.checked(1.0, 1e-6, 1001, 1000, 1.0).steps == 2  # the last batch counts as well
+
+
+@pytest.mark.parametrize(
+    ("examples", "batch", "epochs"),
+    [(364, 46, 16.0), (1001, 1000, 3.0), (10, 3, 2.5), (7, 7, 4.0), (100, 51, 0.3), (50, 10, 1.0)],
+)
+def test_a_plan_has_the_steps_that_a_loader_takes(examples: int, batch: int, epochs: float) -> None:
+    """Each epoch rounds up by itself: noise for fewer steps than are taken would cost more than was planned."""
+    planned = RunBudget.checked(1.0, 1e-6, examples, batch, epochs)
+    assert planned.steps == steps_in(epochs, steps_per_epoch(batch / examples))
+    assert planned.steps >= epochs * math.ceil(examples / batch)
 
 
 @pytest.mark.parametrize("once", [(), (GaussianDpEvent(20.0),)])

@@ -4,6 +4,7 @@ import pickle
 import signal
 import threading
 import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -89,12 +90,20 @@ def test_threads_never_share_a_byte() -> None:
     assert stream.position == 16 * 8000
 
 
-def _draws_in_child(stream: Keystream) -> bool:
+WAYS: dict[str, Callable[[Keystream], object]] = {
+    "take": lambda stream: stream.take(1),
+    "fill": lambda stream: stream.fill(bytearray(1)),
+    "reserve": lambda stream: stream.reserve(1),
+    "derive": lambda stream: stream.derive("a"),
+    "branch": lambda stream: stream.branch("a", 0),
+}
+
+
+def _draws_in_child(stream: Keystream, draw: Callable[[Keystream], object]) -> bool:
     child = os.fork()
     if child == 0:
         try:
-            stream.take(1)
-            stream.derive("a")
+            draw(stream)
             os._exit(0)
         except RuntimeError:
             os._exit(3)
@@ -102,12 +111,14 @@ def _draws_in_child(stream: Keystream) -> bool:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_private_keystream_refuses_to_go_on_in_a_forked_child() -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_a_private_keystream_refuses_to_go_on_in_a_forked_child(way: str) -> None:
+    """Also in a derived key or a reader: parent and child would derive the same one."""
     stream = Keystream(KEY, private=True)
     stream.take(3)
-    assert not _draws_in_child(stream)
+    assert not _draws_in_child(stream, WAYS[way])
     assert stream.take(3) == Keystream(KEY, 3, private=True).take(3)
-    assert _draws_in_child(Keystream(KEY, private=False))
+    assert _draws_in_child(Keystream(KEY, private=False), WAYS[way])
 
 
 def _fork_children_while_a_thread_draws(stream: Keystream, count: int) -> list[int | None]:

@@ -165,6 +165,14 @@ def test_forks_are_the_same_each_time_and_independent() -> None:
         assert abs(np.corrcoef(third, other)[0, 1]) < 6 / math.sqrt(1000)
 
 
+def test_every_index_has_a_sub_stream_of_its_own() -> None:
+    """A run forks once a batch: no index may come round again, whatever the width of a machine's integers."""
+    parent = stream(7)
+    powers = [0, 1, 7, 8, 15, 16, 24, 31, 32, 53, 63, 64, 100]
+    indices = {sign * 2**power + more for power in powers for sign in (-1, 1) for more in (-1, 0, 1)}
+    assert len({parent.fork(index).bytes(16) for index in indices}) == len(indices)
+
+
 def test_a_fork_does_not_move_its_parent() -> None:
     parent = stream(8)
     before = parent.state()

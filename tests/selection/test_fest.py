@@ -117,6 +117,31 @@ def test_a_loader_and_its_counts_choose_the_same_rows() -> None:
     capture.detach()
 
 
+@pytest.mark.parametrize("norm", [None, 0.5, 3.0])
+@pytest.mark.parametrize("tables", [1, 3])
+def test_examples_are_counted_with_the_norm_that_the_noise_and_the_event_are_for(
+    norm: float | None, tables: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clipped_to, stds = [], []
+
+    def count(source: object, given: float) -> dict[str, SparseCounts]:
+        clipped_to.append(given)
+        return {}
+
+    def chosen(*_: object, k: int, std: float, **__: object) -> np.ndarray:
+        stds.append(std)
+        return np.arange(k)
+
+    monkeypatch.setattr("sparsedp.selection.fest.top_k_gaussian", chosen)
+    shapes = [TableShape(f"table {n}", 2000, 1) for n in range(tables)]
+    selection = sdp.FEST.private_top_k([], 2, 0.3, contribution_norm=norm)
+    fest = selection.resolve(shapes, count, NoiseSource(1).selection)
+    assert clipped_to == [norm or pytest.approx(math.sqrt(tables))]
+    (event,) = fest.one_off_events()
+    assert event == selection.one_off_events()[0]
+    assert stds == [pytest.approx(clipped_to[0] * event.noise_multiplier, rel=1e-12)]
+
+
 @pytest.mark.parametrize("factor", [1.0, 2.0])
 def test_the_histogram_gets_noise_of_the_contribution_norm_over_mu(factor: float) -> None:
     """Two rows that differ by one: how often the larger one is kept tells the noise; binomial at 1e-8."""

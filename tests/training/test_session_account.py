@@ -126,6 +126,17 @@ def test_several_runs_of_one_engine_add_up(name: str, with_ledger: bool, tmp_pat
     assert [account.events for account in engine.earlier][1][-1] == (step_event(3.0, True), 2)
 
 
+def test_rows_that_cost_are_charged_to_each_run_that_uses_them(tmp_path: Path) -> None:
+    """What another run on the ledger paid was for rows of its own; the same run again, after a crash, pays once."""
+    selection, [event] = SELECTIONS["rows that cost"]
+    for run, paid in [("a", 1), ("b", 2), ("b", 2)]:
+        engine = sdp.PrivacyEngine(ledger=Ledger.open(tmp_path / "ledger", run=run))
+        train(start(engine, selection=selection), 1)
+        ledger = Ledger.read(tmp_path / "ledger")
+        assert dict(_merged(ledger.events()))[repr(event)] == paid
+        assert dict(_merged(engine.ledger.own_events()))[repr(event)] == 1  # type: ignore[union-attr]
+
+
 def _merged(events: Any) -> list[tuple[str, int]]:
     counts: dict[str, int] = {}
     for event, count in events:

@@ -7,7 +7,14 @@ from dp_accounting.pld import privacy_loss_distribution
 
 from sparsedp.accounting import TruncatedSubsampledGaussianDpEvent, epsilon_of
 from sparsedp.accounting.pld.grid import discretise
-from sparsedp.accounting.pld.shifted_gaussians import MOST_SHIFTS, SampledReplacement, gaussian_mixture
+from sparsedp.accounting.pld.pairs import Gaussian
+from sparsedp.accounting.pld.sampling import PoissonSampled
+from sparsedp.accounting.pld.shifted_gaussians import (
+    MOST_SHIFTS,
+    SampledReplacement,
+    gaussian_mixture,
+    truncated_poisson_gaussian,
+)
 
 
 def deltas(loss, epsilons):
@@ -78,6 +85,22 @@ def test_of_many_shifts_each_becomes_itself_or_a_larger_one():
         above = math.fsum(weights[shifts > point])
         found = sum(w for s, w in zip(mixture.shifts, mixture.probabilities, strict=True) if s > point)
         assert above - 1e-12 <= found <= above + 0.01
+
+
+@pytest.mark.parametrize(
+    ("size", "rate", "batch", "sigma"), [(20, 0.3, 6, 0.8), (50, 0.1, 9, 2.0), (7, 0.9, 6, 1.3)]
+)
+def test_a_truncated_batch_is_the_mixture_that_counting_all_batches_gives(size, rate, batch, sigma):
+    """Over how many of the others are sampled: with `batch` or more the record takes the place of one of them."""
+    others = range(size)
+    chance = [math.comb(size - 1, k) * rate**k * (1 - rate) ** (size - 1 - k) for k in others]
+    full = sum(chance[k] for k in others if k >= batch)
+    present = sum(chance[k] * rate * batch / (k + 1) for k in others if k >= batch) / full
+    pair = truncated_poisson_gaussian(size, rate, batch, sigma)
+    assert pair.weight == pytest.approx(full, rel=1e-9)
+    assert pair.first.mu == pytest.approx(2 / sigma)
+    assert pair.first.rate == pytest.approx(present, rel=1e-9)
+    assert pair.second == PoissonSampled(Gaussian(1 / sigma), rate)
 
 
 def test_truncation_costs_and_certainty_of_no_truncation_does_not():

@@ -31,6 +31,21 @@ def risk_of(n=200, d=6, loss=None, seed=0):
     return LinearRisk(sparse.csr_array(rows), targets, loss, 1.0, math.sqrt(d))
 
 
+@pytest.mark.parametrize("factor", [0.25, 8.0])
+def test_rows_of_any_length_are_fitted_as_rows_of_length_one(factor, monkeypatch):
+    """Rows c times as long have gradients, sensitivity and noise c times as large."""
+    risk = risk_of()
+    longer = LinearRisk(risk.rows * factor, risk.targets, risk.loss, factor, factor * risk.row_l1)
+    drawn = spy(monkeypatch, noise_module, "gaussian")
+    found = [
+        noisy_descent(each, epsilon=1.0, delta=1e-6, steps=5, source=NoiseSource(1))
+        for each in (risk, longer)
+    ]
+    assert found[1].sensitivity == pytest.approx(factor * found[0].sensitivity)
+    assert found[1].noise_scale == pytest.approx(factor * found[0].noise_scale)
+    assert [call["std"] for call in drawn] == [found[0].noise_scale] * 5 + [found[1].noise_scale] * 5
+
+
 @pytest.mark.parametrize(("loss", "clip"), [(LogisticLoss(1.0), 0.4), (SoftmaxLoss(4), 1.0)], ids=repr)
 def test_sensitivity_of_a_clipped_gradient(loss, clip):
     generator = np.random.default_rng(1)

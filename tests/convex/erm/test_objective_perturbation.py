@@ -30,6 +30,19 @@ def risk_of(rows, targets, loss):
     return LinearRisk(rows, np.asarray(targets, dtype=float), loss, 1.0, 1.0)
 
 
+@BOTH
+@ADJACENCIES
+@pytest.mark.parametrize("factor", [0.25, 8.0])
+@pytest.mark.parametrize("loss", [LogisticLoss(), SoftmaxLoss(3)], ids=repr)
+def test_rows_of_any_length_get_the_noise_of_rows_of_length_one(loss, factor, adjacency, pure):
+    """Rows c times as long, parameters 1/c of theirs and lambda c^2 times as large are the same problem."""
+    risk = risk_of([1.0] * 50, [1.0] * 50, loss)
+    longer = LinearRisk(risk.rows * factor, risk.targets, loss, factor, factor)
+    budget = (1.0, 0.0 if pure else 1e-6, adjacency)
+    expected = factor * objective_noise(risk, 0.02, *budget).scale
+    assert objective_noise(longer, factor**2 * 0.02, *budget).scale == pytest.approx(expected)
+
+
 def densities(risk, lam, noise, axis):
     """The exact law of the minimiser with one feature on a grid: noise density times Jacobian determinant."""
     n, k, loss = risk.n, risk.loss.outputs, risk.loss

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from sparsedp.convex import FunctionRisk, LinearRisk, LogisticLoss, Regularity, SoftmaxLoss
+from sparsedp.convex import FunctionRisk, LinearRisk, LogisticLoss, Regularity, SoftmaxLoss, SquaredLoss
 from sparsedp.convex.clip import clip_rows
 from sparsedp.convex.erm import risk as risk_module
 
@@ -40,6 +40,22 @@ def test_regularity_of_linear_models_holds_for_every_example(loss):
         assert np.abs(at_x - at_y).sum() <= regularity.smoothness_l1 * apart + 1e-12
 
 
+@pytest.mark.parametrize("factor", [0.25, 8.0])
+@pytest.mark.parametrize("loss", [LogisticLoss(), SoftmaxLoss(3), SquaredLoss(3.0, 1.0)], ids=repr)
+def test_regularity_follows_the_length_of_rows(loss, factor):
+    """Gradients grow with the rows, their changes with the square, and the ball of given margins shrinks."""
+    risk = linear(loss, n=1)
+    longer = LinearRisk(risk.rows * factor, risk.targets, loss, factor, factor * risk.row_l1)
+    unit, found = risk.regularity, longer.regularity
+    assert (found.lipschitz, found.lipschitz_l1) == pytest.approx(
+        (factor * unit.lipschitz, factor * unit.lipschitz_l1)
+    )
+    assert (found.smoothness, found.smoothness_l1) == pytest.approx(
+        (factor**2 * unit.smoothness, factor**2 * unit.smoothness_l1)
+    )
+    assert found.radius == pytest.approx(unit.radius / factor)
+
+
 @pytest.mark.parametrize("as_sparse", [True, False])
 @pytest.mark.parametrize("loss", [LogisticLoss(1.0), SoftmaxLoss(3)], ids=repr)
 def test_gradient_and_hessian(loss, as_sparse):
@@ -61,6 +77,26 @@ def test_rows_that_break_the_promise_are_refused():
     risk.verify(pure=False)
     with pytest.raises(ValueError, match=r"rows must have l1 norms of at most 1\.5"):
         risk.verify(pure=True)
+
+
+@pytest.mark.parametrize("pure", [False, True])
+def test_rows_that_are_too_long_in_l2_alone_are_refused(pure):
+    """The smoothness of a loss, and with it the l1 sensitivity, rests on l2 norms in pure DP too."""
+    rows = np.array([[2.0, 0.0, 0.0], [0.5, 0.5, 0.0]])
+    risk = LinearRisk(rows, np.array([1.0, -1.0]), LogisticLoss(), row_l2=1.0, row_l1=3.0)
+    with pytest.raises(ValueError, match="l2 norms of at most 1"):
+        risk.verify(pure=pure)
+
+
+@pytest.mark.parametrize("row_l2", [0.25, 1.0, 8.0])
+def test_regularity_of_the_squared_loss_holds_on_its_ball_and_not_beyond(row_l2):
+    """The longest row, along the parameters, at the border of the ball: margin and slope are just those promised."""
+    risk = LinearRisk(np.array([[row_l2, 0.0]]), np.array([-1.5]), SquaredLoss(3.0, 1.5), row_l2, row_l2)
+    promised = risk.regularity
+    border = np.array([promised.radius, 0.0])
+    assert risk.margins(border).item() == pytest.approx(3.0)
+    assert np.linalg.norm(risk.value_and_gradient(border)[1]) == pytest.approx(promised.lipschitz)
+    assert np.linalg.norm(risk.value_and_gradient(1.01 * border)[1]) > promised.lipschitz
 
 
 @pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from support.spies import spy
 
+from sparsedp.convex.sgd import sparse_projection
 from sparsedp.convex.sgd.sparse_projection import project_noisy
 from sparsedp.core.counts import SparseCounts
 from sparsedp.mechanisms import gaussian, project_l1_ball
@@ -45,6 +47,27 @@ def test_same_law_as_the_dense_mechanism(std: float, radius: float) -> None:
     dense = _statistics(_dense_runs(std, radius, 3000, seed=2))
     for a, b in zip(ours, dense, strict=True):
         assert stats.ks_2samp(a, b, method="asymp").pvalue > FALSE_ALARM
+
+
+def test_shells_together_have_the_law_of_the_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first shell far out, so that many follow: what none of them has hit lies within the last edge."""
+    monkeypatch.setattr(
+        sparse_projection, "_first_edge", lambda size, std_cells, radius: round(5 * std_cells)
+    )
+    shells = spy(monkeypatch, sparse_projection, "_hits")
+    coins = spy(monkeypatch, sparse_projection, "bernoulli_positions")
+    noise = spy(monkeypatch, sparse_projection, "_shell")
+    project_noisy(VECTOR, std=0.3, radius=5.0, stream=NoiseSource(7).noise)
+    assert len(shells) >= 4
+    inside = 1.0
+    for shell, coin, drawn in zip(shells, coins, noise, strict=False):
+        assert shell["std_cells"] == 0.3 / noise_lattice(0.3)
+        inside *= 1.0 - coin["probability"]
+        beyond = 2.0 * stats.norm.sf((shell["inner"] - 0.5) / shell["std_cells"])
+        assert 1.0 - inside == pytest.approx(beyond, rel=1e-6, abs=1e-12)
+        magnitudes = np.abs(drawn["returned"])
+        assert np.all(magnitudes >= shell["inner"])
+        assert shell["outer"] is None or np.all(magnitudes < shell["outer"])
 
 
 def test_a_wrong_scale_is_noticed() -> None:
