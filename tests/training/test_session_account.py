@@ -127,14 +127,26 @@ def test_several_runs_of_one_engine_add_up(name: str, with_ledger: bool, tmp_pat
 
 
 def test_rows_that_cost_are_charged_to_each_run_that_uses_them(tmp_path: Path) -> None:
-    """What another run on the ledger paid was for rows of its own; the same run again, after a crash, pays once."""
+    """What another run on the ledger paid, also one of the same name, was for rows of its own."""
     selection, [event] = SELECTIONS["rows that cost"]
-    for run, paid in [("a", 1), ("b", 2), ("b", 2)]:
+    for paid, run in enumerate(["a", "b", "b"], start=1):
         engine = sdp.PrivacyEngine(ledger=Ledger.open(tmp_path / "ledger", run=run))
         train(start(engine, selection=selection), 1)
         ledger = Ledger.read(tmp_path / "ledger")
         assert dict(_merged(ledger.events()))[repr(event)] == paid
-        assert dict(_merged(engine.ledger.own_events()))[repr(event)] == 1  # type: ignore[union-attr]
+
+
+def test_one_engine_used_again_pays_for_other_rows_of_the_same_price(tmp_path: Path) -> None:
+    """As it does without a ledger."""
+    event = GaussianDpEvent(3.0)
+    epsilons = []
+    for ledger in (None, tmp_path / "ledger"):
+        engine = sdp.PrivacyEngine(ledger=ledger)
+        for rows in ([1, 2], [5, 6]):
+            train(start(engine, selection=sdp.FEST({"large": rows}, event=event)), 1)
+            engine.detach()
+        epsilons.append(engine.epsilon(1e-5))
+    assert epsilons[0] == pytest.approx(epsilons[1], rel=1e-6)
 
 
 def _merged(events: Any) -> list[tuple[str, int]]:

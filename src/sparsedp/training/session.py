@@ -12,7 +12,6 @@ from torch import nn
 from torch.optim import Optimizer
 
 from sparsedp.accounting import Ledger
-from sparsedp.accounting.event_json import event_key
 from sparsedp.accounting.events import DpEvent
 from sparsedp.clipping import Capture
 from sparsedp.core.tables import TableShape
@@ -57,6 +56,7 @@ class TrainingSession:
         self._step_event = step_config.event(selection)
         self._spent_once: tuple[DpEvent, ...] = ()
         self._step_charger: Any = None
+        self._charged_choice = False
         self._ended = False
         self.lazy: LazyNoise | None = None
         lazy = isinstance(selection, DPSGD) and selection.lazy
@@ -166,10 +166,10 @@ class TrainingSession:
                         self.shapes,
                         lambda loader, norm: count_rows(self.module, self.capture, loader, norm, self.space),
                         self._source.selection,
-                        self._charge_once,
+                        self._charge_choice,
                     )
                 )
-            self._charge_earlier_choice()
+            self._charge_choice()
 
     def _start(self) -> None:
         """An epoch begins."""
@@ -178,18 +178,15 @@ class TrainingSession:
             assert self._rule is not None
             self.loader.whole_batches = self._rule.looks_at == "ids"
 
-    def _charge_once(self) -> None:
-        if self._ledger is not None:
+    def _charge_choice(self) -> None:
+        """Charge for the one-off choices, those made earlier (``FEST(rows, event=...)``) too, once a run.
+
+        Another run that paid for an equal event paid for rows of its own.
+        """
+        if self._ledger is not None and not self._charged_choice:
             for event in self.selection.one_off_events():
                 self._ledger.spend(event, cap=self._cap)
-
-    def _charge_earlier_choice(self) -> None:
-        """Rows that were chosen before the run (``FEST(rows, event=...)``) cost what they cost, once a run."""
-        if self._ledger is not None:
-            charged = {event_key(event) for event, _ in self._ledger.own_events()}
-            for event in self.selection.one_off_events():
-                if event_key(event) not in charged:
-                    self._ledger.spend(event, cap=self._cap)
+            self._charged_choice = True
 
     def rule(self) -> Rule:
         """The rule of the next step; refuses the step if the model's parameters were replaced."""
