@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -15,6 +15,7 @@ from sparsedp.accounting import Ledger
 from sparsedp.accounting.event_json import event_key
 from sparsedp.accounting.events import DpEvent
 from sparsedp.clipping import Capture
+from sparsedp.core.counts import SparseCounts
 from sparsedp.core.tables import TableShape
 from sparsedp.randomness import NoiseSource
 from sparsedp.rows import RowSpace
@@ -26,7 +27,7 @@ from sparsedp.training.identity import ParameterIdentity
 from sparsedp.training.lazy import LazyNoise
 from sparsedp.training.loader import FixedLoader, PoissonLoader
 from sparsedp.training.optimizer import PrivateOptimizer, check_optimizers
-from sparsedp.training.step import step_lattice
+from sparsedp.training.step import PrivateStep, step_lattice
 from sparsedp.training.step_config import StepConfig
 
 
@@ -78,11 +79,28 @@ class TrainingSession:
             charge=self.charge,
             owner=owner,
             lazy=self.lazy,
+            new_step=self._new_step,
         )
         self.identity = ParameterIdentity(module)
         self.buffers = BufferWatch(module)
         if self.lazy is not None:
             self.lazy.attach()
+
+    def _new_step(self, *args: Any, **kwargs: Any) -> PrivateStep:
+        return PrivateStep(*args, **kwargs)
+
+    def _part_of(self, data_loader: Any) -> range | None:
+        """The examples of the data set that this process samples from; None: all."""
+        return None
+
+    def _count_rows(self, loader: Any, norm: float) -> Mapping[str, SparseCounts]:
+        return count_rows(self.module, self.capture, loader, norm, self.space)
+
+    def _resolve(self) -> Selection:
+        """Make the one-off choices of the selection."""
+        return self.selection.resolve(
+            self.shapes, self._count_rows, self._source.selection, self._charge_once
+        )
 
     def _poisson_loader(
         self, data_loader: Any, owner: BatchOwner, physical_batch_size: int | None
@@ -95,6 +113,7 @@ class TrainingSession:
                 physical_batch_size=physical_batch_size,
                 owner=owner,
                 on_start=self._start,
+                part=self._part_of(data_loader),
             )
         if physical_batch_size is not None:
             raise ValueError(
@@ -148,7 +167,7 @@ class TrainingSession:
                 f"physical_batch_size: {type(self.stated).__name__} scores rows by the gradient of a whole batch, so "
                 "the layer inputs and output gradients of all pieces are kept until the last one: memory is that of "
                 "the whole batch",
-                stacklevel=6,
+                stacklevel=7,
             )
 
     @property
@@ -160,14 +179,7 @@ class TrainingSession:
         """Make the one-off choices and charge for them, unless that was done."""
         if self._rule is None:
             with torch.enable_grad():
-                self.finalize_selection(
-                    self.selection.resolve(
-                        self.shapes,
-                        lambda loader, norm: count_rows(self.module, self.capture, loader, norm, self.space),
-                        self._source.selection,
-                        self._charge_once,
-                    )
-                )
+                self.finalize_selection(self._resolve())
             self._charge_earlier_choice()
 
     def _start(self) -> None:

@@ -1,0 +1,19 @@
+"""The same private step on many processes, over ``torch.distributed``."""
+
+from sparsedp.distributed.embedding import ShardedEmbedding, ShardedEmbeddingBag
+from sparsedp.distributed.engine import DistributedEngine
+from sparsedp.distributed.exchange import Exchange, PeerLost, Traffic, init_processes
+from sparsedp.distributed.session import merge_counts
+from sparsedp.distributed.shards import RowShards
+
+__all__ = [
+    "DistributedEngine",
+    "Exchange",
+    "PeerLost",
+    "RowShards",
+    "ShardedEmbedding",
+    "ShardedEmbeddingBag",
+    "Traffic",
+    "init_processes",
+    "merge_counts",
+]

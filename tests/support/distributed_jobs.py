@@ -1,0 +1,174 @@
+"""Jobs that the tests of ``sparsedp.distributed`` run in several processes, and the same in one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import sparsedp as sdp
+from sparsedp.distributed import DistributedEngine, Exchange, ShardedEmbedding, ShardedEmbeddingBag
+from sparsedp.distributed.session import part_of_rank
+from sparsedp.randomness import NoiseSource
+from sparsedp.selection import Selection
+from sparsedp.training import PrivacyEngine, RowWiseAdagrad
+
+EXAMPLES, ROWS, BAG_ROWS, SMALL_ROWS, DIM = 60, 37, 53, 5, 3
+BATCHES = [[0, 1, 2, 30, 31, 59], [3, 4, 5, 6], [], [7, 20, 40, 58], [33, 45, 44]]
+"""Of examples over all processes: some processes have none of a batch."""
+
+Weights = dict[str, Any]
+
+
+def data() -> TensorDataset:
+    """(id, bag of ids with repetitions, id of a small table, label)."""
+    generator = torch.Generator().manual_seed(5)
+    return TensorDataset(
+        torch.randint(0, ROWS, (EXAMPLES, 2), generator=generator),
+        torch.randint(0, 9, (EXAMPLES, 4), generator=generator) * 5,
+        torch.randint(0, SMALL_ROWS, (EXAMPLES,), generator=generator),
+        torch.randn(EXAMPLES, generator=generator),
+    )
+
+
+class Model(nn.Module):
+    """Two large tables (read as rows and as bags), a small one, dense layers."""
+
+    def __init__(self, sharded: Exchange | None, by: Any = "hash") -> None:
+        super().__init__()
+        if sharded is None:
+            self.rows: nn.Module = nn.Embedding(ROWS, DIM, padding_idx=1)
+            self.bags: nn.Module = nn.EmbeddingBag(BAG_ROWS, DIM + 1, mode="mean")
+        else:
+            self.rows = ShardedEmbedding(ROWS, DIM, padding_idx=1, by=by, exchange=sharded)
+            self.bags = ShardedEmbeddingBag(BAG_ROWS, DIM + 1, mode="mean", by=by, exchange=sharded)
+        self.small = nn.Embedding(SMALL_ROWS, 2)
+        self.dense = nn.Sequential(nn.Linear(2 * DIM + DIM + 1 + 2, 7), nn.Tanh(), nn.Linear(7, 1))
+
+    def forward(self, ids: Tensor, bag: Tensor, small: Tensor) -> Tensor:
+        parts = [self.rows(ids).flatten(1), self.bags(bag), self.small(small)]
+        return self.dense(torch.cat(parts, dim=1)).squeeze(1)  # type: ignore[no-any-return]
+
+
+def first_weights() -> dict[str, Tensor]:
+    torch.manual_seed(3)
+    return Model(None).state_dict()
+
+
+def load(model: Model, weights: dict[str, Tensor]) -> None:
+    """Load whole tables into a model that may hold parts of them."""
+    for name, module in model.named_modules():
+        if isinstance(module, ShardedEmbedding | ShardedEmbeddingBag):
+            module.load_rows(weights[f"{name}.weight"])
+    rest = {name: value for name, value in weights.items() if not is_sharded(model, name)}
+    model.load_state_dict(rest, strict=False)
+
+
+def is_sharded(model: nn.Module, parameter: str) -> bool:
+    module = model.get_submodule(parameter.rpartition(".")[0])
+    return isinstance(module, ShardedEmbedding | ShardedEmbeddingBag)
+
+
+def whole_weights(model: nn.Module) -> Weights:
+    """All parameters as arrays, sharded tables put together. A collective."""
+    return {
+        name: (
+            model.get_submodule(name.rpartition(".")[0]).whole_table()  # type: ignore[operator]
+            if is_sharded(model, name)
+            else parameter.detach()
+        )
+        .numpy()
+        .copy()
+        for name, parameter in model.named_parameters()
+    }
+
+
+def whole_grads(model: nn.Module) -> Weights:
+    """All gradients as arrays, in the same way."""
+    for parameter in model.parameters():
+        with torch.no_grad():
+            grad = parameter.grad
+            parameter.zero_() if grad is None else parameter.copy_(grad.to_dense())
+    return whole_weights(model)
+
+
+SELECTIONS: dict[str, Callable[[], Selection]] = {
+    "DPSGD": sdp.DPSGD,
+    "FEST": lambda: sdp.FEST({"rows": range(0, ROWS, 2), "bags": range(0, BAG_ROWS, 5)}, always_on_rows=10),
+    "AdaFEST": lambda: sdp.AdaFEST(threshold=1.5, always_on_rows=10),
+    "AdaFEST+": lambda: sdp.AdaFEST(
+        threshold=0.9,
+        within=sdp.FEST({"rows": range(0, ROWS, 2), "bags": range(0, BAG_ROWS, 5)}, always_on_rows=10),
+    ),
+    "random": lambda: sdp.RandomSelection(rows=20, batch_clip=0.05, always_on_rows=10),
+    "exponential": lambda: sdp.ExponentialSelection(
+        rows=12, selection_epsilon=1.0, score_cap=1.0, batch_clip=0.05, always_on_rows=10
+    ),
+    "sparse vector": lambda: sdp.SparseVectorSelection(
+        rows=12, selection_epsilon=1.0, threshold=0.01, score_cap=1.0, always_on_rows=10
+    ),
+}
+
+
+def optimizers(model: nn.Module) -> list[torch.optim.Optimizer]:
+    """SGD for the dense layers, Adagrad with a state of each row for the tables."""
+    tables = [module.weight for name, module in model.named_children() if name != "dense"]
+    return [torch.optim.SGD(model.dense.parameters(), lr=0.5), RowWiseAdagrad(tables, lr=0.3)]  # type: ignore[union-attr]
+
+
+def train(engine: PrivacyEngine, model: Model, selection: Selection, noise: float, own: range) -> Weights:
+    """The weights after all batches, and the gradient of the first."""
+    private = engine.make_private(
+        module=model,
+        optimizer=optimizers(model),
+        data_loader=DataLoader(data(), batch_size=6),
+        noise_multiplier=noise,
+        max_grad_norm=0.7,
+        selection=selection,
+        expected_batch_size=6,
+    )
+    loader = private.data_loader
+    loader.steps_per_epoch = len(BATCHES)
+    loader.indices = lambda step: np.array([i for i in BATCHES[step] if i in own], np.int64)
+    session = engine.session
+    stream = NoiseSource(8).selection
+    if isinstance(engine, DistributedEngine):
+        session._shared = stream  # type: ignore[attr-defined]
+    else:
+        session._source.selection = stream
+    figures = []
+    for ids, bag, small, label in loader:
+        private.optimizer.zero_grad()
+        (private.module(ids, bag, small) - label).square().mean().backward()
+        private.optimizer.step()
+        assert private.optimizer.last_step is not None
+        figures.append(private.optimizer.last_step)
+    engine.detach()
+    return {"weights": whole_weights(model), "figures": figures, "grads": whole_grads(model)}
+
+
+def distributed_training(
+    exchange: Exchange, selection: str, sharded: bool, by: str = "hash", noise: float = 0.0
+) -> Weights:
+    torch.manual_seed(exchange.rank)  # the engine copies what is not sharded
+    model = Model(exchange if sharded else None, by)
+    if exchange.is_root or sharded:
+        load(model, first_weights())
+    engine = DistributedEngine(seed=1, secure=False, exchange=exchange)
+    own = part_of_rank(EXAMPLES, exchange.rank, exchange.size)
+    return train(engine, model, SELECTIONS[selection](), noise, own)
+
+
+def single_training(selection: str, noise: float = 0.0) -> Weights:
+    model = Model(None)
+    load(model, first_weights())
+    return train(PrivacyEngine(seed=1, secure=False), model, SELECTIONS[selection](), noise, range(EXAMPLES))
+
+
+def trainings(exchange: Exchange, cases: list[tuple[str, bool, str]]) -> list[Weights]:
+    """Several trainings in one job."""
+    return [distributed_training(exchange, *case) for case in cases]
