@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch._dynamo  # torch's optimisers do so when they are made
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 

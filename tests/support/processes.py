@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import multiprocessing
+import os
+import sys
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -27,7 +29,9 @@ class Processes:
     """
 
     def __init__(self) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["support.distributed_jobs"])  # imports once, not in every process
+        os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path for path in sys.path if path))
         self._folder = tempfile.TemporaryDirectory()
         meeting = Path(self._folder.name) / "meeting"
         self._pipes, self._processes = [], []

@@ -113,6 +113,19 @@ class Exchange:
         nothing = [array[:0] for array in message]
         return self.all_to_all(purpose, [message, *[nothing] * (self.size - 1)])
 
+    def permitted(self, purpose: str, permit: Callable[[], None]) -> None:
+        """Return when ``permit`` has returned at rank 0, where alone it is called; its errors are raised everywhere."""
+        error: Exception | None = None
+        if self.is_root:
+            try:
+                permit()
+            except Exception as raised:
+                error = raised
+        refused = torch.tensor([error is not None], dtype=torch.uint8)
+        self.broadcast(purpose, [refused])
+        if refused:
+            self.from_root(purpose, lambda: _raise(error))
+
     def from_root(self, purpose: str, decide: Callable[[], _Result]) -> _Result:
         """What ``decide`` gives at rank 0, where alone it is called; its errors are raised everywhere."""
         outcome: list[Any] = [None, None]
@@ -182,6 +195,11 @@ class Exchange:
                 f"exchanging {purpose}); start all of them again and resume from the last checkpoint. Steps that "
                 f"were charged stay charged. ({error})"
             ) from error
+
+
+def _raise(error: Exception | None) -> None:
+    assert error is not None
+    raise error
 
 
 def _padded(count: int) -> int:

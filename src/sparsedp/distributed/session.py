@@ -115,15 +115,15 @@ class DistributedSession(TrainingSession):
 
     @override
     def charge(self) -> None:
-        self.exchange.from_root("charge", super().charge)
+        self.exchange.permitted("charge", super().charge)
 
     @override
     def _charge_once(self) -> None:
-        self.exchange.from_root("charge", super()._charge_once)
+        self.exchange.permitted("charge", super()._charge_once)
 
     @override
     def _charge_earlier_choice(self) -> None:
-        self.exchange.from_root("charge", super()._charge_earlier_choice)
+        self.exchange.permitted("charge", super()._charge_earlier_choice)
 
     @override
     def _resolve(self) -> Selection:
