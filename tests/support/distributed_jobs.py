@@ -173,3 +173,88 @@ def single_training(selection: str, noise: float = 0.0) -> Weights:
 def trainings(exchange: Exchange, cases: list[tuple[str, bool, str]]) -> list[Weights]:
     """Several trainings in one job."""
     return [distributed_training(exchange, *case) for case in cases]
+
+
+class Wide(nn.Module):
+    """One table of many rows and a small dense layer."""
+
+    def __init__(self, exchange: Exchange, rows: int, dim: int) -> None:
+        super().__init__()
+        self.table = ShardedEmbedding(rows, dim, exchange=exchange, std=0.01)
+        self.dense = nn.Linear(dim, 1)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.dense(self.table(ids)).squeeze(1)  # type: ignore[no-any-return]
+
+
+def traffic(exchange: Exchange, rows: int, batch: int, dim: int) -> dict[str, Any]:
+    """Bytes that this process sends in one step of AdaFEST, by purpose, and the rows that its examples touch."""
+    torch.manual_seed(0)
+    ids = torch.randint(0, 100_000, (2 * batch,))
+    model = Wide(exchange, rows, dim)
+    engine = DistributedEngine(seed=1, secure=False, exchange=exchange)
+    private = engine.make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=DataLoader(TensorDataset(ids, torch.randn(2 * batch)), batch_size=batch),
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+        selection=sdp.AdaFEST(threshold=0.1),
+    )
+    own = part_of_rank(2 * batch, exchange.rank, exchange.size)
+    private.data_loader.indices = lambda step: np.arange(own.start, own.stop)
+    step = iter(private.data_loader)
+    for _ in range(2):
+        exchange.traffic.clear()
+        read, label = next(step)
+        private.optimizer.zero_grad()
+        (private.module(read) - label).square().mean().backward()
+        private.optimizer.step()
+    engine.detach()
+    return {
+        "sent": dict(exchange.traffic.sent),
+        "messages": sum(exchange.traffic.messages.values()),
+        "touched": len(torch.unique(read)),
+        "held": model.table.weight.shape[0],
+    }
+
+
+def checkpointed(
+    exchange: Exchange, folder: str, sharded: bool, selection: str, begin: int, end: int, table_optimizer: str
+) -> Weights:
+    """Train batches ``begin`` to ``end`` without noise, from the checkpoint in ``folder`` to one there."""
+    torch.manual_seed(exchange.rank)
+    model = Model(exchange if sharded else None)
+    load(model, first_weights())
+    made = optimizers(model)
+    tables = [module.weight for name, module in model.named_children() if name != "dense"]
+    made[1] = {
+        "row-wise Adagrad": lambda: RowWiseAdagrad(tables, lr=0.3),
+        "Adagrad": lambda: torch.optim.Adagrad(tables, lr=0.3),  # type: ignore[arg-type]
+        "SparseAdam": lambda: torch.optim.SparseAdam(tables, lr=0.3),  # type: ignore[arg-type]
+    }[table_optimizer]()
+    engine = DistributedEngine(seed=1, secure=False, exchange=exchange)
+    private = engine.make_private(
+        module=model,
+        optimizer=made,
+        data_loader=DataLoader(data(), batch_size=6),
+        noise_multiplier=0.0,
+        max_grad_norm=0.7,
+        selection=SELECTIONS[selection](),
+    )
+    own = part_of_rank(EXAMPLES, exchange.rank, exchange.size)
+    loader = private.data_loader
+    loader.steps_per_epoch = len(BATCHES)
+    loader.indices = lambda step: np.array([i for i in BATCHES[step] if i in own], np.int64)
+    if begin:
+        engine.resume(folder)
+    assert private.optimizer.steps_taken == begin
+    for ids, bag, small, label in loader:
+        private.optimizer.zero_grad()
+        (private.module(ids, bag, small) - label).square().mean().backward()
+        private.optimizer.step()
+        if private.optimizer.steps_taken == end:
+            break
+    engine.save(folder)
+    engine.detach()
+    return {"weights": whole_weights(model), "spent": engine.events()}

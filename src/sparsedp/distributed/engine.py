@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -13,9 +14,11 @@ from typing_extensions import override
 from sparsedp.accounting import Ledger
 from sparsedp.accounting.events import DpEvent
 from sparsedp.clipping import Capture
+from sparsedp.distributed import checkpoint
 from sparsedp.distributed.embedding import without_exchange
 from sparsedp.distributed.exchange import Exchange, init_processes
 from sparsedp.distributed.session import Dataset, DistributedSession, check_supported
+from sparsedp.randomness import NoiseSource
 from sparsedp.training import PrivacyEngine
 from sparsedp.training.loader import steps_per_epoch
 from sparsedp.training.step_config import Sampling
@@ -93,6 +96,30 @@ class DistributedEngine(PrivacyEngine):
                 "runs; ask rank 0 (engine.exchange.is_root)"
             )
         return super().events()
+
+    def reseed(self) -> None:
+        """After a resume: a seeded run draws from streams of their own for the steps to come."""
+        if self.seed is not None:
+            steps = self.session.optimizer.steps_taken
+            fresh = NoiseSource(seed_of_rank(self.seed, self.exchange.rank, steps))
+            self.source.load_state_dict(fresh.state_dict())
+            assert self.session.loader is not None
+            self.session.loader.reseed(self.source.sampling.fork(0))
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        """Refused: no process holds all of it."""
+        raise RuntimeError("state_dict: no process holds the whole state of the run; use save(folder)")
+
+    @override
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a checkpoint into the folder ``path``, which all processes see. A collective."""
+        checkpoint.save(self, Path(path))
+
+    @override
+    def resume(self, path: str | os.PathLike[str]) -> None:
+        """Continue from the folder ``path``, also with another number of processes than saved it. A collective."""
+        checkpoint.resume(self, Path(path))
 
 
 def seed_of_rank(seed: int, rank: int, step: int = 0) -> int:
