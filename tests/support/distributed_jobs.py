@@ -258,3 +258,89 @@ def checkpointed(
     engine.save(folder)
     engine.detach()
     return {"weights": whole_weights(model), "spent": engine.events()}
+
+
+def _tables(exchange: Exchange | None, by: Any) -> nn.ModuleDict:
+    torch.manual_seed(2)
+    alone = nn.ModuleDict(
+        {
+            "rows": nn.Embedding(11, 3, padding_idx=2),
+            "mean": nn.EmbeddingBag(17, 2, mode="mean", padding_idx=0),
+            "sum": nn.EmbeddingBag(17, 2, mode="sum"),
+        }
+    )
+    if exchange is None:
+        return alone
+    sharded = nn.ModuleDict(
+        {
+            "rows": ShardedEmbedding(11, 3, padding_idx=2, by=by, exchange=exchange),
+            "mean": ShardedEmbeddingBag(17, 2, mode="mean", padding_idx=0, by=by, exchange=exchange),
+            "sum": ShardedEmbeddingBag(17, 2, mode="sum", by=by, exchange=exchange, sparse=False),
+        }
+    )
+    for name, table in sharded.items():
+        table.load_rows(alone[name].weight)  # type: ignore[operator, union-attr]
+    return sharded
+
+
+def _outputs(tables: nn.ModuleDict, rank: int) -> dict[str, Tensor]:
+    """Rank 1 has an empty batch."""
+    generator = torch.Generator().manual_seed(rank)
+    count = 0 if rank == 1 else 5
+    ids = torch.randint(0, 11, (count, 4), generator=generator)
+    flat = torch.randint(0, 17, (2 * count,), generator=generator)
+    weights = torch.rand(2 * count, generator=generator)
+    offsets = torch.arange(0, 2 * count, 2)
+    return {
+        "rows": tables["rows"](ids),
+        "mean": tables["mean"](ids),
+        "sum": tables["sum"](flat, offsets, weights),
+    }
+
+
+def drop_in(exchange: Exchange) -> dict[str, Any]:
+    """Outputs and gradients of sharded tables without an engine."""
+    torch.manual_seed(0)
+    first = ShardedEmbedding(8, 3, exchange=exchange).weight.detach().numpy().copy()
+    result: dict[str, Any] = {"first rows": first}
+    for by in ("range", "hash"):
+        tables = _tables(exchange, by)
+        outputs = _outputs(tables, exchange.rank)
+        sum(output.square().sum() for output in outputs.values()).backward()  # type: ignore[union-attr]
+        result[by] = {"outputs": {name: output.detach().numpy() for name, output in outputs.items()}}
+        assert tables["rows"].weight.grad.is_sparse  # type: ignore[union-attr]
+        for table in tables.values():
+            with torch.no_grad():
+                table.weight.copy_(table.weight.grad.to_dense())  # type: ignore[union-attr, operator]
+        result[by]["grads"] = {name: table.whole_table().numpy() for name, table in tables.items()}  # type: ignore[operator]
+    return result
+
+
+def drop_in_alone(ranks: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The same with torch's tables and the sum of all losses."""
+    tables = _tables(None, None)
+    outputs = [_outputs(tables, rank) for rank in range(ranks)]
+    sum(output.square().sum() for each in outputs for output in each.values()).backward()  # type: ignore[union-attr]
+    values = [{name: output.detach().numpy() for name, output in each.items()} for each in outputs]
+    return values, {name: table.weight.grad.numpy() for name, table in tables.items()}  # type: ignore[union-attr]
+
+
+def refused_tables(exchange: Exchange) -> list[str]:
+    table = ShardedEmbedding(9, 2, exchange=exchange)
+    cases: list[Callable[[], Any]] = [
+        lambda: ShardedEmbedding(0, 2, exchange=exchange),
+        lambda: ShardedEmbedding(3, 2, padding_idx=3, exchange=exchange),
+        lambda: ShardedEmbeddingBag(3, 2, mode="max", exchange=exchange),  # type: ignore[arg-type]
+        lambda: ShardedEmbedding(3, 2, by="modulo", exchange=exchange),  # type: ignore[arg-type]
+        lambda: table(torch.tensor([0.5])),
+        lambda: table(torch.tensor([9])),
+        lambda: table.load_rows(torch.zeros(8, 2)),
+    ]
+    messages = []
+    for case in cases:
+        try:
+            case()
+            messages.append("nothing")
+        except ValueError as error:
+            messages.append(str(error))
+    return messages
