@@ -12,7 +12,7 @@ from sparsedp.core.tables import TableShape
 from sparsedp.randomness import NoiseSource
 from sparsedp.rows import RowSpace
 from sparsedp.selection import Rule, Selected
-from sparsedp.training.step import StepSums, merged_rows, Noise
+from sparsedp.training.step import Noise, StepSums, merged_rows
 
 NOISE, DRAWN_WITH_SUMS = -1.0, 100.0
 
