@@ -2,7 +2,8 @@
 
 from sparsedp.distributed.embedding import ShardedEmbedding, ShardedEmbeddingBag
 from sparsedp.distributed.engine import DistributedEngine
-from sparsedp.distributed.exchange import Exchange, PeerLost, Traffic, init_processes
+from sparsedp.distributed.exchange import Exchange, PeerLost, Traffic
+from sparsedp.distributed.joining import init_processes
 from sparsedp.distributed.session import merge_counts
 from sparsedp.distributed.shards import RowShards
 

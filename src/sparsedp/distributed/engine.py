@@ -16,7 +16,8 @@ from sparsedp.accounting.events import DpEvent
 from sparsedp.clipping import Capture
 from sparsedp.distributed import checkpoint
 from sparsedp.distributed.embedding import without_exchange
-from sparsedp.distributed.exchange import Exchange, init_processes
+from sparsedp.distributed.exchange import Exchange
+from sparsedp.distributed.joining import init_processes
 from sparsedp.distributed.session import Dataset, DistributedSession, check_supported
 from sparsedp.randomness import NoiseSource
 from sparsedp.training import PrivacyEngine

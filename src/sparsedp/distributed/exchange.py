@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any, TypeVar
 
 import numpy as np
@@ -235,13 +234,3 @@ def default_exchange() -> Exchange:
     if _default is None or _default.world is not dist.group.WORLD:
         _default = Exchange()
     return _default
-
-
-def init_processes(timeout_seconds: float = 45.0) -> Exchange:
-    """Join the processes that torchrun started (gloo, which works over main memory), and give the exchange.
-
-    A process that is lost without closing its connections is noticed after ``timeout_seconds``.
-    """
-    if not dist.is_initialized():
-        dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_seconds))
-    return default_exchange()

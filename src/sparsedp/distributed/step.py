@@ -24,11 +24,13 @@ from torch import Tensor
 from typing_extensions import override
 
 from sparsedp.core.arrays import F32, F64, I64, Bools
+from sparsedp.core.compiled import compiled
 from sparsedp.core.counts import SparseCounts
 from sparsedp.distributed.exchange import Arrays, Exchange
 from sparsedp.distributed.ownership import Ownership, Routes
 from sparsedp.distributed.shards import narrow
 from sparsedp.randomness import NoiseSource, Stream
+from sparsedp.randomness.lattice import nearest_cell
 from sparsedp.rows import RowGradient
 from sparsedp.selection import Batch, Rule, Selected
 from sparsedp.selection.adafest import ContributionMap
@@ -313,9 +315,19 @@ def _in_cells(sums: NDArray[Any], lattice: float) -> NDArray[Any]:
     """Sums as whole cells of the lattice, in four bytes where they fit (lattice 0: as they are)."""
     if lattice == 0.0:
         return sums
-    cells = np.rint(np.nan_to_num(sums / lattice)).clip(-(2.0**62), 2.0**62)
-    is_small = not cells.size or float(np.abs(cells).max()) < 2**31
-    return cells.astype(np.int32 if is_small else np.int64)
+    cells = np.empty(sums.size, dtype=np.int64)
+    largest = _fill_cells(sums, 1.0 / lattice, cells)
+    return cells.astype(np.int32) if largest < 2**31 else cells
+
+
+@compiled
+def _fill_cells(sums: F64, per_cell: float, cells: I64) -> int:
+    """Round to whole cells; the largest of them, by its size."""
+    largest = 0
+    for n in range(sums.size):
+        cells[n] = nearest_cell(sums[n] * per_cell)
+        largest = max(largest, abs(cells[n]))
+    return largest
 
 
 def _from_cells(cells: NDArray[Any], lattice: float) -> F64:
