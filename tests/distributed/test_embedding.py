@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
-from support.distributed_jobs import drop_in, drop_in_alone, refused_tables, traffic
+from support.distributed_jobs import drop_in, drop_in_alone, large_table, refused_tables, traffic
 from support.processes import Processes
 
 
@@ -72,3 +74,15 @@ def _check_traffic(small: list[dict[str, int]], large: list[dict[str, int]], ran
             else:
                 assert other["sent"][purpose] == count  # type: ignore[index]
         assert one["messages"] == other["messages"] <= 11 * (ranks - 1)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not Path("/proc/self/clear_refs").exists(), reason="peak memory is read from Linux's /proc"
+)
+def test_no_process_holds_more_than_its_half_of_a_large_table(processes: Processes) -> None:
+    processes.run(large_table, 1000, 16, 8, ranks=2)  # libraries and compiled loops are loaded once
+    for result in processes.run(large_table, 40_000_000, 16, 8, ranks=2):
+        assert result["held"] == 40_000_000 * 16 * 4 // 2
+        assert result["grown"] < result["held"] + 100e6
+        assert result["touched"] > 0

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -344,3 +346,89 @@ def refused_tables(exchange: Exchange) -> list[str]:
         except ValueError as error:
             messages.append(str(error))
     return messages
+
+
+def large_table(exchange: Exchange, rows: int, dim: int, steps: int) -> dict[str, int]:
+    """Bytes by which this process grew, at most, while it trained a table of so many rows."""
+    before = _memory("VmRSS")
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")  # the peak is counted from here
+    torch.manual_seed(0)
+    ids = torch.randint(0, rows, (4096,))
+    model = Wide(exchange, rows, dim)
+    engine = DistributedEngine(exchange=exchange)
+    private = engine.make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=DataLoader(TensorDataset(ids, torch.randn(4096)), batch_size=1024),
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+        selection=sdp.AdaFEST(),
+    )
+    taken = 0
+    while taken < steps:
+        for read, label in private.data_loader:
+            private.optimizer.zero_grad()
+            (private.module(read) - label).square().mean().backward()
+            private.optimizer.step()
+            taken += 1
+    engine.detach()
+    return {
+        "grown": _memory("VmHWM") - before,
+        "held": model.table.weight.numel() * 4,
+        "touched": int(private.optimizer.last_step.rows),  # type: ignore[union-attr]
+    }
+
+
+def _memory(name: str) -> int:
+    lines = open("/proc/self/status").read().splitlines()  # noqa: SIM115
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(name))
+
+
+def exported(exchange: Exchange, path: str, sharded: bool) -> dict[str, Any]:
+    """Take a step, export, and tell the weights; a seeded run is refused first."""
+    torch.manual_seed(0)
+    model = Model(exchange if sharded else None)
+    engine = DistributedEngine(seed=1, secure=False, exchange=exchange)
+    private = engine.make_private(
+        module=model,
+        optimizer=optimizers(model),
+        data_loader=DataLoader(data(), batch_size=6),
+        noise_multiplier=1.0,
+        max_grad_norm=0.7,
+        selection=SELECTIONS["AdaFEST"](),
+    )
+    for ids, bag, small, label in private.data_loader:
+        private.optimizer.zero_grad()
+        (private.module(ids, bag, small) - label).square().mean().backward()
+        private.optimizer.step()
+        break
+    try:
+        engine.export(path, delta=1e-3)
+    except ValueError as error:
+        refusal = str(error)
+    engine.export(path, delta=1e-3, allow_not_private=True)
+    engine.detach()
+    return {"refusal": refusal, "weights": whole_weights(model)}
+
+
+def half_saved(exchange: Exchange, folder: str) -> tuple[str, str, str]:
+    """A second save fails at rank 0 before it is complete; gives the name of the last checkpoint before and after."""
+    from sparsedp.distributed import checkpoint
+
+    torch.manual_seed(0)
+    model = Model(exchange)
+    engine = DistributedEngine(seed=1, secure=False, exchange=exchange)
+    options = {"noise_multiplier": 1.0, "max_grad_norm": 0.7, "selection": SELECTIONS["AdaFEST"]()}
+    loader = DataLoader(data(), batch_size=6)
+    engine.make_private(module=model, optimizer=optimizers(model), data_loader=loader, **options)  # type: ignore[arg-type]
+    engine.save(folder)
+    before = checkpoint.latest(Path(folder))
+    with mock.patch.object(checkpoint, "write_state", side_effect=OSError("the disk is full")):
+        try:
+            engine.save(folder)
+        except OSError as error:
+            text = str(error)
+    after = checkpoint.latest(Path(folder))
+    engine.detach()
+    return before, text, after

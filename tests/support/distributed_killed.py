@@ -55,7 +55,7 @@ def train(folder: Path) -> dict[str, Any]:
         max_grad_norm=1.0,
         selection=sdp.AdaFEST(always_on_rows=0, false_positives=5),
     )
-    if (folder / "checkpoint" / "latest").exists():
+    if engine.has_checkpoint(folder / "checkpoint"):
         engine.resume(folder / "checkpoint")
     stopped, planned = False, EPOCHS * len(private.data_loader)
     while private.optimizer.steps_taken < planned and not stopped:

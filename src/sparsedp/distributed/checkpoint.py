@@ -8,8 +8,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.device_mesh import DeviceMesh
@@ -20,6 +22,7 @@ from sparsedp.distributed.exchange import Exchange
 from sparsedp.distributed.session import DistributedSession
 from sparsedp.distributed.shards import RowShards
 from sparsedp.training.checkpoint import check_state, load_state, read_state, state_of, write_state
+from sparsedp.training.checkpoint import export as export_weights
 
 if TYPE_CHECKING:
     from sparsedp.distributed.engine import DistributedEngine
@@ -77,6 +80,36 @@ def resume(engine: DistributedEngine, folder: Path) -> dict[str, Any]:
     load_state(engine, state)
     engine.reseed()
     return state
+
+
+def export(engine: DistributedEngine, path: Path, *, delta: float, allow_not_private: bool) -> list[Path]:
+    """Write the weights for release: rank 0 to ``path``, and each process the rows that it holds to a file beside it.
+
+    A file of rows has, for each sharded table, the rows and under the name with ``.ids`` the id of each.
+    """
+    session, exchange = engine.session, engine.exchange
+    names = {table: session.capture.tables[table].parameter_name for table in session.sharded}
+    privacy = exchange.from_root(
+        "export",
+        lambda: export_weights(
+            engine, path, delta=delta, allow_not_private=allow_not_private, without=[*names.values()]
+        ),
+    )
+    if not names:
+        return [path]
+    own = path.with_name(f"{path.stem}.rows-{exchange.rank:05d}-of-{exchange.size:05d}{path.suffix}")
+    tensors = {}
+    for table, name in names.items():
+        span = session.shards[table].span(exchange.rank)
+        tensors[name] = session.sharded[table].detach()
+        tensors[f"{name}.ids"] = torch.from_numpy(session.shards[table].ids(np.arange(span.start, span.stop)))
+    replace_file(own, lambda partial: save_file(tensors, str(partial), metadata={"privacy": privacy}))
+    return [path, own]
+
+
+def has_checkpoint(folder: Path, exchange: Exchange) -> bool:
+    """Whether ``folder`` has a complete checkpoint, as rank 0 sees it. A collective."""
+    return exchange.from_root("checkpoint", (folder / _LATEST).exists)
 
 
 def latest(folder: Path) -> str:

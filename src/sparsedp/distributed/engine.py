@@ -122,6 +122,16 @@ class DistributedEngine(PrivacyEngine):
         """Continue from the folder ``path``, also with another number of processes than saved it. A collective."""
         checkpoint.resume(self, Path(path))
 
+    def has_checkpoint(self, path: str | os.PathLike[str]) -> bool:
+        """Whether ``resume(path)`` has something to continue from. A collective."""
+        return checkpoint.has_checkpoint(Path(path), self.exchange)
+
+    @override
+    def export(self, path: str | os.PathLike[str], *, delta: float, allow_not_private: bool = False) -> None:
+        """Write the weights for release: rank 0 to ``path``, rows of sharded tables by their owners to files beside it.
+        Refused for a run that is not private, unless that is acknowledged. A collective."""
+        checkpoint.export(self, Path(path), delta=delta, allow_not_private=allow_not_private)
+
 
 def seed_of_rank(seed: int, rank: int, step: int = 0) -> int:
     """A seed for each process, and for each step from which a seeded run is resumed."""

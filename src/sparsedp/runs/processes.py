@@ -7,7 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sparsedp.distributed import init_processes
+from sparsedp.distributed import Exchange, init_processes
+from sparsedp.distributed.checkpoint import has_checkpoint
 from sparsedp.runs.algorithms import ALGORITHMS
 from sparsedp.runs.checkpoints import CheckpointSchedule
 from sparsedp.runs.config import RunConfig
@@ -77,9 +78,11 @@ def _run(folder: RunFolder, processes: int, quiet: bool) -> Result:
     return Result(**finished)
 
 
-def train_rank(folder: RunFolder, on_progress: OnProgress | None = None) -> None:
+def train_rank(
+    folder: RunFolder, on_progress: OnProgress | None = None, exchange: Exchange | None = None
+) -> None:
     """What each of the processes does: its share of the run in ``folder``, from the last checkpoint on."""
-    exchange = init_processes(_TIMEOUT_SECONDS)
+    exchange = exchange or init_processes(_TIMEOUT_SECONDS)
     setup = RunSetup.reopen(folder)
     config, model = setup.config, setup.model
     training, held_out = split(config, setup.data)
@@ -87,7 +90,7 @@ def train_rank(folder: RunFolder, on_progress: OnProgress | None = None) -> None
     trainer = DistributedTrainer(config, model, training, ledger, exchange)
     path, run_stats = folder.shared_checkpoint, RunStats()
     try:
-        if exchange.from_root("checkpoint", path.exists):
+        if has_checkpoint(path, exchange):
             run_stats = trainer.resume(path)
         elif trainer.choose_once():
             trainer.save(path, run_stats)

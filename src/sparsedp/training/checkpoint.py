@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from pickle import UnpicklingError
@@ -225,8 +225,13 @@ def _check_account(session: TrainingSession, state: Mapping[str, Any], path: Pat
         )
 
 
-def export(engine: PrivacyEngine, path: Path, *, delta: float, allow_not_private: bool) -> None:
-    """Write weights and statement only: pending noise applied, without buffers that training changed."""
+def export(
+    engine: PrivacyEngine, path: Path, *, delta: float, allow_not_private: bool, without: Sequence[str] = ()
+) -> str:
+    """Write weights and statement only: pending noise applied, without buffers that training changed.
+
+    ``without`` names further entries to leave out. Returns the statement.
+    """
     statement = engine.statement(delta)
     if not statement.private and not allow_not_private:
         raise ValueError(
@@ -245,4 +250,5 @@ def export(engine: PrivacyEngine, path: Path, *, delta: float, allow_not_private
             f"export: the buffers {changed} were changed by training passes, without noise; they are left out",
             stacklevel=3,
         )
-    write_weights(engine.session.module, path, privacy=str(statement), without=changed)
+    write_weights(engine.session.module, path, privacy=str(statement), without=[*changed, *without])
+    return str(statement)
