@@ -19,6 +19,7 @@ from sparsedp.distributed.session import part_of_rank
 from sparsedp.randomness import NoiseSource
 from sparsedp.selection import Selection
 from sparsedp.training import PrivacyEngine, RowWiseAdagrad
+from sparsedp.training.batch import LogicalBatch
 
 EXAMPLES, ROWS, BAG_ROWS, SMALL_ROWS, DIM = 60, 37, 53, 5, 3
 BATCHES = [[0, 1, 2, 30, 31, 59], [3, 4, 5, 6], [], [7, 20, 40, 58], [33, 45, 44]]
@@ -205,15 +206,24 @@ def traffic(exchange: Exchange, rows: int, batch: int, dim: int) -> dict[str, An
     )
     own = part_of_rank(2 * batch, exchange.rank, exchange.size)
     private.data_loader.indices = lambda step: np.arange(own.start, own.stop)
-    step = iter(private.data_loader)
+    step, sums = iter(private.data_loader), list[int]()
+    row_sums = LogicalBatch.row_sums
+
+    def counting(*arguments: Any) -> Any:
+        for table, rows, values in row_sums(*arguments):
+            sums.append(rows.size)
+            yield table, rows, values
+
     for _ in range(2):
         exchange.traffic.clear()
         read, label = next(step)
         private.optimizer.zero_grad()
         (private.module(read) - label).square().mean().backward()
-        private.optimizer.step()
+        with mock.patch.object(LogicalBatch, "row_sums", counting):
+            private.optimizer.step()
     engine.detach()
     return {
+        "surviving": sums[-1],
         "sent": dict(exchange.traffic.sent),
         "messages": sum(exchange.traffic.messages.values()),
         "touched": len(torch.unique(read)),

@@ -1,5 +1,6 @@
 """The same private step on many processes, over ``torch.distributed``."""
 
+from sparsedp.distributed.cost import StepCost, TableLoad, step_cost
 from sparsedp.distributed.embedding import ShardedEmbedding, ShardedEmbeddingBag
 from sparsedp.distributed.engine import DistributedEngine
 from sparsedp.distributed.exchange import Exchange, PeerLost, Traffic
@@ -14,7 +15,10 @@ __all__ = [
     "RowShards",
     "ShardedEmbedding",
     "ShardedEmbeddingBag",
+    "StepCost",
+    "TableLoad",
     "Traffic",
     "init_processes",
     "merge_counts",
+    "step_cost",
 ]
