@@ -68,7 +68,7 @@ def _run(folder: RunFolder, processes: int, quiet: bool) -> Result:
             *(["--quiet"] if quiet else []),
         ]
         environment = {"OMP_NUM_THREADS": "1", **os.environ, "TORCHELASTIC_ERROR_FILE": os.devnull}
-        code = subprocess.run(command, env=environment, check=False, stdout=sys.stderr).returncode
+        code = subprocess.run(command, env=environment, check=False, stdout=2).returncode
         finished = folder.read_json("result")
         if finished is None:
             raise OSError(
