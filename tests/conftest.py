@@ -21,3 +21,13 @@ def shared_data():
         if "SPARSEDP_DATA" not in os.environ:
             pytest.skip("the real data sets are not here: set SPARSEDP_DATA (docs/data-sets.md)")
         yield Path(os.environ["SPARSEDP_DATA"])
+
+
+@pytest.fixture(scope="session")
+def processes():
+    """Processes that tests of several processes share."""
+    from support.processes import Processes
+
+    started = Processes()
+    yield started
+    started.close()

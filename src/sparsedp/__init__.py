@@ -34,6 +34,7 @@ _ROOMS = (
     "convex",
     "core",
     "data",
+    "distributed",
     "mechanisms",
     "models",
     "planning",

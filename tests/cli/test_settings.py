@@ -110,7 +110,7 @@ def test_the_plan_has_the_defaults_of_a_run() -> None:
 
 
 def test_the_options_of_the_command_line_are_those_of_the_config() -> None:
-    """No option of ``train`` is written by hand but where the run lies and how it is shown."""
+    """No option of ``train`` is written by hand but where the run lies, on how many processes it trains and how it is shown."""
     command = typer.main.get_command(app)
     own = {option.name for option in command.commands["train"].params} - set(FIELDS)  # type: ignore[attr-defined]
-    assert own == {"out", "config", "as_json"}
+    assert own == {"out", "config", "nproc", "as_json"}

@@ -12,7 +12,7 @@ from sparsedp.core.tables import TableShape
 from sparsedp.randomness import NoiseSource
 from sparsedp.rows import RowSpace
 from sparsedp.selection import Rule, Selected
-from sparsedp.training.step import StepSums, _merged, _Noise
+from sparsedp.training.step import Noise, StepSums, merged_rows
 
 NOISE, DRAWN_WITH_SUMS = -1.0, 100.0
 
@@ -34,7 +34,7 @@ def test_touched_rows_of_a_whole_table_are_what_the_sampler_made_of_their_sums(
     monkeypatch.setattr("sparsedp.training.step.release_on_lattice", marked)
     rule = rule_of(always_on=(TableShape("table", 6, 2),))
     sums = np.arange(2.0 * len(touched)).reshape(-1, 2)
-    found = _Noise(rule, 12, NoiseSource(0)).release_table(6, 2, np.array(touched, np.int64), sums)
+    found = Noise(rule, 12, NoiseSource(0)).release_table(6, 2, np.array(touched, np.int64), sums)
     expected = np.full((6, 2), NOISE)
     expected[touched] = sums + DRAWN_WITH_SUMS
     np.testing.assert_array_equal(found, expected)
@@ -73,11 +73,11 @@ def test_sums_of_pieces_are_merged_row_by_row_in_float64() -> None:
     tiny = 1.0 + 2.0**-40
     first = (np.array([1, 4]), np.array([[tiny, 2.0], [3.0, 4.0]]))
     second = (np.array([0, 4]), np.array([[5.0, 6.0], [2.0**-40, tiny]]))
-    rows, sums = _merged(first, second)
+    rows, sums = merged_rows(first, second)
     assert rows.tolist() == [0, 1, 4]
     assert sums.dtype == np.float64
     assert sums.tolist() == [[5.0, 6.0], [tiny, 2.0], [3.0 + 2.0**-40, 4.0 + tiny]]
     nothing = (np.empty(0, dtype=np.int64), np.empty((0, 2)))
-    for merged in (_merged(nothing, first), _merged(first, nothing)):
+    for merged in (merged_rows(nothing, first), merged_rows(first, nothing)):
         assert merged[0].tolist() == [1, 4]
         assert merged[1].tolist() == first[1].tolist()

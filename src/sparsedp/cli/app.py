@@ -16,7 +16,7 @@ from sparsedp.cli.prepare import prepare_app
 from sparsedp.cli.report import report
 from sparsedp.cli.reproduce import reproduce
 from sparsedp.cli.sweep import sweep
-from sparsedp.cli.train import evaluate, resume, train
+from sparsedp.cli.train import evaluate, resume, train, train_rank
 
 app = typer.Typer(
     name="sparsedp",
@@ -45,6 +45,8 @@ app.command()(demo)
 app.add_typer(prepare_app, name="prepare")
 for command in (train, resume, evaluate, sweep, plan, account, bench, reproduce, report):
     app.command()(command)
+
+app.command(hidden=True)(train_rank)
 
 
 def main() -> None:

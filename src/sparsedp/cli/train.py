@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from sparsedp.runs.training import Progress
 
 Json = Annotated[bool, typer.Option("--json", help="Print figures as JSON.")]
+Nproc = Annotated[
+    int | None,
+    typer.Option(help="Train on this many processes of this machine, one thread each (see docs/scale.md)."),
+]
 
 
 @refuse_bad_input
@@ -27,26 +32,53 @@ def train(
     config: Annotated[
         Path | None, typer.Option(help="YAML file with settings; the options below replace its own.")
     ] = None,
+    nproc: Nproc = None,
     as_json: Json = False,
 ) -> None:
     """Train a click model under differential privacy."""
     from sparsedp.runs import RunConfig, start
 
     run_config = RunConfig.parse(settings) if config is None else RunConfig.read(config, **settings)
+    if nproc is not None:
+        from sparsedp.runs.processes import train_on_processes
+
+        show_result(out, vars(train_on_processes(run_config, out, nproc, quiet=as_json)), as_json)
+        return
     with progress_bar(run_config.algorithm, quiet=as_json) as on_progress:
         result = start(run_config, out, on_progress)
     show_result(out, vars(result), as_json)
 
 
 @refuse_bad_input
-def resume(run: Annotated[Path, typer.Argument(help="A run's folder.")], as_json: Json = False) -> None:
+def resume(
+    run: Annotated[Path, typer.Argument(help="A run's folder.")], nproc: Nproc = None, as_json: Json = False
+) -> None:
     """Finish an interrupted run, within its epsilon: steps that were lost are taken from those to come."""
     from sparsedp.runs import RunFolder
     from sparsedp.runs import resume as resume_run
 
+    if nproc is not None:
+        from sparsedp.runs.processes import resume_on_processes
+
+        show_result(run, vars(resume_on_processes(run, nproc, quiet=as_json)), as_json)
+        return
     with progress_bar(RunFolder(run).config().algorithm, quiet=as_json) as on_progress:
         result = resume_run(run, on_progress)
     show_result(run, vars(result), as_json)
+
+
+@refuse_bad_input
+def train_rank(
+    run: Annotated[Path, typer.Argument(help="A run's folder.")],
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+) -> None:
+    """One process of a run on several: torchrun starts it."""
+    from sparsedp.runs import RunFolder
+    from sparsedp.runs.processes import train_rank as train_one
+
+    folder, is_root = RunFolder(run), os.environ.get("RANK") == "0"
+    with progress_bar(folder.config().algorithm, quiet=quiet or not is_root) as on_progress:
+        train_one(folder, on_progress)
 
 
 @refuse_bad_input

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -64,12 +65,20 @@ class Capture:
 
     A parameter that only embedding layers use is a table; one that is also an output layer's weight (a tied
     embedding) is a dense parameter.
+
+    ``while_probing`` is entered around the passes that look for layers that mix examples (see ``MixingProbe``).
     """
 
     tables: dict[str, Table]
     dense: dict[str, nn.Parameter]
 
-    def __init__(self, module: nn.Module, *, loss_reduction: Literal["mean", "sum"]) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        loss_reduction: Literal["mean", "sum"],
+        while_probing: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         if not isinstance(module, nn.Module):
             raise ValueError(f"module: must be a torch.nn.Module, not {type(module).__name__}")
         if loss_reduction not in ("mean", "sum"):
@@ -81,7 +90,7 @@ class Capture:
         self._frozen = [(p, name) for p, name in self._names.items() if not p.requires_grad]
         self._gradient_in_eval: str | None = None
         self._layers = wrap_layers(module, self._recorder)
-        self._probe = MixingProbe(module, self._layers)
+        self._probe = MixingProbe(module, self._layers, while_probing)
         self._classify()
         self._handles = [
             p.register_post_accumulate_grad_hook(self._refuse_unclipped_gradient)  # type: ignore[no-untyped-call]
@@ -166,7 +175,10 @@ class Capture:
             if not parameter.requires_grad:
                 continue
             if all(isinstance(layer.rule, TableRule) for layer in users[parameter]):
-                table = Table(users[parameter][0].name, name, parameter, *parameter.shape)
+                reader = users[parameter][0]
+                assert isinstance(reader.rule, TableRule)
+                rows = reader.rule.rows(reader.module)
+                table = Table(reader.name, name, parameter, rows, parameter.shape[1])
                 self.tables[table.name] = table
                 for layer in users[parameter]:
                     layer.table = table.name

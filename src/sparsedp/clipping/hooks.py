@@ -178,7 +178,8 @@ class LayerWrapper(ForwardWrapper):
             raise
 
     def _check_ids(self, ids: Any) -> None:
-        rows = self.parameters["weight"].shape[0]
+        assert isinstance(self.rule, TableRule)
+        rows = self.rule.rows(self.module)
         if not isinstance(ids, Tensor) or ids.dtype not in (torch.int64, torch.int32):
             kind = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
             raise ValueError(f"table {self.name!r}: ids must be int64 or int32, not {kind}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -64,8 +64,14 @@ class MixingProbe:
     refused. The loss is not part of the model, and is not probed.
     """
 
-    def __init__(self, module: nn.Module, layers: Sequence[LayerWrapper]) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        layers: Sequence[LayerWrapper],
+        context: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         self._module = module
+        self._context = context
         self._layers = [(layer.name, layer.module) for layer in layers]
         self._batches_left = BATCHES
         self._single_batches_left = BATCHES
@@ -76,7 +82,7 @@ class MixingProbe:
         """Probe one call of the model's ``forward``; raises ``UnsupportedLayerError``."""
         if not self._batches_left or not examples or (examples == 1 and not self._single_batches_left):
             return
-        with _restored(self._module), suppress(_ForwardFailed):
+        with self._context(), _restored(self._module), suppress(_ForwardFailed):
             self._probe(forward, (args, kwargs), examples)
 
     def _probe(self, forward: _Forward, call: _Arguments, examples: int) -> None:

@@ -33,6 +33,11 @@ class RunFolder:
         return self.path / "private" / "checkpoint.pt"
 
     @property
+    def shared_checkpoint(self) -> Path:
+        """The same of a run on several processes: a folder that they write together."""
+        return self.path / "private" / "checkpoint"
+
+    @property
     def ledger(self) -> Path:
         """The run's own ledger."""
         return self.path / "run.ledger"

@@ -6,15 +6,21 @@ from torch import nn
 
 from sparsedp.core.counts import SparseCounts
 from sparsedp.data import ClickData
+from sparsedp.data.row_sets import RowRange
+from sparsedp.distributed import Exchange, merge_counts
+from sparsedp.distributed.session import part_of_rank
 from sparsedp.runs.algorithms import ALGORITHMS
 from sparsedp.runs.config import RunConfig
 from sparsedp.selection import FEST, PrivateTopK
 
 
-def private_rows(config: RunConfig, model: nn.Module, data: ClickData) -> PrivateTopK | None:
+def private_rows(
+    config: RunConfig, model: nn.Module, data: ClickData, exchange: Exchange | None = None
+) -> PrivateTopK | None:
     """The DP top-k of algorithms that choose their rows before training; None for the others.
 
-    Counts come from the data's columns where the model names its tables, else from passes of the model.
+    Counts come from the data's columns where the model names its tables, else from passes of the model. With an
+    ``exchange`` each process counts its own part of the data, and rank 0 gets the sum.
     """
     if not ALGORITHMS[config.algorithm].row_set:
         return None
@@ -23,8 +29,15 @@ def private_rows(config: RunConfig, model: nn.Module, data: ClickData) -> Privat
     if names is None or data.schema.multi_hot:
         source: object = data.loader(config.expected_batch_size)
     else:
-        source = count_columns(data, names, config.always_on_rows)
+        own = data if exchange is None else data.subset(_part(data, exchange))
+        counts = count_columns(own, names, config.always_on_rows)
+        source = counts if exchange is None else merge_counts(counts, exchange)
     return FEST.private_top_k(source, config.rows, config.fest_mu, always_on_rows=config.always_on_rows)
+
+
+def _part(data: ClickData, exchange: Exchange) -> RowRange:
+    part = part_of_rank(len(data), exchange.rank, exchange.size)
+    return RowRange(part.start, part.stop)
 
 
 def count_columns(data: ClickData, names: list[str], always_on_rows: int) -> dict[str, SparseCounts]:

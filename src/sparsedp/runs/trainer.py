@@ -21,17 +21,19 @@ from sparsedp.runs.config import RunConfig
 from sparsedp.runs.optimizers import optimizers_of
 from sparsedp.runs.row_counts import private_rows
 from sparsedp.runs.run_stats import RunStats
-from sparsedp.selection import Selection
+from sparsedp.selection import PrivateTopK, Selection
 from sparsedp.training import EpsilonMeter, LastStep, PoissonLoader, PrivacyEngine
 from sparsedp.training.checkpoint import state_of, write_state
 
-_STATS = "run_stats"
+STATS = "run_stats"
 
 
 class Trainer(Protocol):
     """Batches, steps and checkpoints, as the training loop sees them."""
 
     total_steps: int
+    ranks: int
+    """How many processes train together."""
     stopped: str | None
     """Why the run ended before its planned steps, if it did."""
 
@@ -97,19 +99,21 @@ class PrivateTrainer(Trainer):
     ``selection`` is by default built from the config; for an explicit one the one-off events must be on the ledger.
     """
 
+    ranks = 1
+
     def __init__(
         self,
         config: RunConfig,
         model: nn.Module,
         data: ClickData,
-        ledger: Ledger,
+        ledger: Ledger | None,
         selection: Selection | None = None,
     ) -> None:
         assert config.epsilon is not None
         self.stopped: str | None = None
         self.delta = config.delta_for(len(data))
         self.ledger = ledger
-        self.engine = PrivacyEngine(secure=config.seed is None, seed=config.seed, ledger=ledger)
+        self.engine = self._new_engine(config)
         self.private = self.engine.make_private_with_epsilon(
             module=model,
             optimizer=optimizers_of(config, model),
@@ -118,7 +122,7 @@ class PrivateTrainer(Trainer):
             target_delta=self.delta,
             epochs=config.epochs,
             max_grad_norm=config.max_grad_norm,
-            selection=selection or selection_of(config, private_rows(config, model, data)),
+            selection=selection or selection_of(config, self._private_rows(config, model, data)),
             physical_batch_size=config.physical_batch_size,
         )
         if selection is not None and selection.one_off_events():
@@ -126,6 +130,12 @@ class PrivateTrainer(Trainer):
         assert self.engine.session.step_config.planned_steps is not None
         self.total_steps = self.engine.session.step_config.planned_steps
         self._meter = EpsilonMeter(self.engine, self.delta)
+
+    def _new_engine(self, config: RunConfig) -> PrivacyEngine:
+        return PrivacyEngine(secure=config.seed is None, seed=config.seed, ledger=self.ledger)
+
+    def _private_rows(self, config: RunConfig, model: nn.Module, data: ClickData) -> PrivateTopK | None:
+        return private_rows(config, model, data)
 
     @property
     @override
@@ -165,6 +175,7 @@ class PrivateTrainer(Trainer):
     def lost_steps(self) -> int:
         run = self.engine.session
         step = event_key(run.step_config.event(run.selection))
+        assert self.ledger is not None
         charged = sum(count for event, count in self.ledger.own_events() if event_key(event) == step)
         return charged - self.steps_taken
 
@@ -175,12 +186,12 @@ class PrivateTrainer(Trainer):
 
     @override
     def save(self, path: Path, run_stats: RunStats) -> None:
-        write_state({**state_of(self.engine), _STATS: run_stats.to_record()}, path)
+        write_state({**state_of(self.engine), STATS: run_stats.to_record()}, path)
 
     @override
     def resume(self, path: Path) -> RunStats:
         self.engine.resume(path)
-        return RunStats.from_record(torch.load(path, weights_only=True, mmap=True)[_STATS])
+        return RunStats.from_record(torch.load(path, weights_only=True, mmap=True)[STATS])
 
     @override
     def withheld(self) -> list[str]:
@@ -193,6 +204,8 @@ class PrivateTrainer(Trainer):
 
 class PlainTrainer(Trainer):
     """Training without privacy on the same Poisson batches, for comparison."""
+
+    ranks = 1
 
     def __init__(self, config: RunConfig, model: nn.Module, data: ClickData) -> None:
         self.stopped: str | None = None
@@ -251,7 +264,7 @@ class PlainTrainer(Trainer):
     @override
     def save(self, path: Path, run_stats: RunStats) -> None:
         state = {
-            _STATS: run_stats.to_record(),
+            STATS: run_stats.to_record(),
             "module": self._model.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
             "position": self._loader.position,
@@ -267,7 +280,7 @@ class PlainTrainer(Trainer):
             optimizer.load_state_dict(saved)
         self._loader.position = state["position"]
         torch.set_rng_state(state["torch_rng"])
-        return RunStats.from_record(state[_STATS])
+        return RunStats.from_record(state[STATS])
 
     @override
     def withheld(self) -> list[str]:

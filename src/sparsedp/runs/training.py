@@ -49,6 +49,8 @@ def train(config: RunConfig, path: str | Path, on_progress: OnProgress | None = 
 
 def resume_training(folder: RunFolder, on_progress: OnProgress | None = None) -> Result:
     """Finish the run in ``folder`` from its checkpoint, or from the start where there is none."""
+    if folder.shared_checkpoint.exists():
+        raise ValueError(f"{folder.path}: was trained on several processes; resume it with --nproc")
     return _run(RunSetup.reopen(folder), on_progress)
 
 
@@ -124,7 +126,7 @@ def take_steps(
             if trainer.is_mid_batch:
                 continue
             taken = trainer.steps_taken
-            run_stats.add(trainer.last_step(), examples, seconds)
+            run_stats.add(trainer.last_step(), examples * trainer.ranks, seconds)
             examples, seconds = 0, 0.0
             if on_progress is not None:
                 on_progress(_progress(trainer, run_stats))

@@ -12,6 +12,7 @@ import numpy as np
 from sparsedp.accounting import split_sigma
 from sparsedp.accounting.events import DpEvent
 from sparsedp.core.arrays import I64
+from sparsedp.core.counts import SparseCounts
 from sparsedp.core.defaults import DEFAULT_ALWAYS_ON_ROWS, DEFAULT_FALSE_POSITIVES, DEFAULT_NOISE_RATIO
 from sparsedp.core.tables import TableShape
 from sparsedp.mechanisms import draw_survivors, threshold_for_false_positives
@@ -133,13 +134,20 @@ class ContributionMap(Rule):
     def select(self, batch: Batch, stream: Stream) -> Selected:
         """Draw the surviving rows."""
         counts = batch.contributions(self.contribution_norm, self.domain)
+        return Selected(self.survivors(counts, self.domain, stream))
+
+    def survivors(self, counts: SparseCounts, domain: I64 | None, stream: Stream) -> I64:
+        """The surviving ones of the rows ``range(counts.size)``, or of those of them in ``domain``.
+
+        A row survives independently of all others, so a part of the rows may be drawn by itself.
+        """
         if self.map_std == 0:  # no noise: no untouched row survives
-            return Selected(counts.ids[(counts.values > 0) & (counts.values >= self.threshold)])
-        if self.domain is not None:
-            counts = counts.within(self.domain)
+            return counts.ids[(counts.values > 0) & (counts.values >= self.threshold)]
+        if domain is not None:
+            counts = counts.within(domain)
         if not counts.size:
-            return Selected(np.empty(0, dtype=np.int64))
+            return np.empty(0, dtype=np.int64)
         survivors = draw_survivors(
             counts.ids, counts.values, counts.size, self.map_std, self.threshold, stream
         )
-        return Selected(survivors if self.domain is None else self.domain[survivors])
+        return survivors if domain is None else domain[survivors]

@@ -189,14 +189,19 @@ class ScoredBatch:
 
     def scores(self) -> SparseCounts:
         """Row norms of the mean gradient, each example clipped jointly over *all* it touches."""
+        ids, norms = [np.empty(0, dtype=np.int64)], [np.empty(0)]
+        for table_index, rows, sums in self.row_sums():
+            ids.append(rows + self.space.offsets[table_index])
+            norms.append(np.linalg.norm(sums, axis=1) / self._rule.expected_batch_size)
+        return SparseCounts(np.concatenate(ids), np.concatenate(norms), self.space.selectable_size)
+
+    def row_sums(self) -> Iterator[tuple[int, I64, F64]]:
+        """What ``scores`` are the norms of: each selectable table's touched rows and their clipped sums."""
         batch, rule = self._batch, self._rule
         touched = batch.touched
         weights = batch.clip_weights(
             batch.squared_norms(touched), rule.max_grad_norm * clip_share(rule.expected_batch_size)
         )
-        ids, norms = [np.empty(0, dtype=np.int64)], [np.empty(0)]
         for table_index, rows, sums in batch.row_sums(touched, weights):
             if table_index < len(self.space.selectable):
-                ids.append(rows + self.space.offsets[table_index])
-                norms.append(np.linalg.norm(sums, axis=1) / rule.expected_batch_size)
-        return SparseCounts(np.concatenate(ids), np.concatenate(norms), self.space.selectable_size)
+                yield table_index, rows, sums

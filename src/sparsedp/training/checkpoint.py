@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from pickle import UnpicklingError
@@ -115,15 +115,27 @@ def resume(engine: PrivacyEngine, path: Path) -> None:
 
     The run continues the saved account.
     """
-    session = engine.session
-    if session.optimizer.steps_taken:
-        raise ValueError("resume: this run has already taken steps; resume before the first one")
+    state = read_state(path)
+    check_state(engine, state, path)
+    load_state(engine, state)
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """A state from a file; refuses any other file."""
     try:
         state = torch.load(path, weights_only=True)
     except (RuntimeError, EOFError, KeyError, ValueError, UnpicklingError) as error:
         raise ValueError(f"resume: {path} is not a readable checkpoint ({error})") from error
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         raise ValueError(f"resume: {path} is not a checkpoint of format {FORMAT}")
+    return state
+
+
+def check_state(engine: PrivacyEngine, state: Mapping[str, Any], path: Path) -> None:
+    """Refuse a state of another kind of run, or one whose account differs."""
+    session = engine.session
+    if session.optimizer.steps_taken:
+        raise ValueError("resume: this run has already taken steps; resume before the first one")
     if differing := [*_differences(engine, state)]:
         raise ValueError(
             f"resume: {path} was saved by another kind of run, whose account this one cannot continue: "
@@ -132,10 +144,9 @@ def resume(engine: PrivacyEngine, path: Path) -> None:
     if engine.ledger is not None:
         engine.ledger.require_mark(state["ledger"])
     _check_account(session, state, path)
-    _load(engine, state)
 
 
-def _load(engine: PrivacyEngine, state: dict[str, Any]) -> None:
+def load_state(engine: PrivacyEngine, state: dict[str, Any]) -> None:
     """Load the account first: after an error the weights may be incomplete, the account never is."""
     session = engine.session
     engine.earlier += [Account.from_state_dict(account) for account in state["earlier"]]
@@ -216,8 +227,13 @@ def _check_account(session: TrainingSession, state: Mapping[str, Any], path: Pat
         )
 
 
-def export(engine: PrivacyEngine, path: Path, *, delta: float, allow_not_private: bool) -> None:
-    """Write weights and statement only: pending noise applied, without buffers that training changed."""
+def export(
+    engine: PrivacyEngine, path: Path, *, delta: float, allow_not_private: bool, without: Sequence[str] = ()
+) -> str:
+    """Write weights and statement only: pending noise applied, without buffers that training changed.
+
+    ``without`` names further entries to leave out. Returns the statement.
+    """
     statement = engine.statement(delta)
     if not statement.private and not allow_not_private:
         raise ValueError(
@@ -236,4 +252,5 @@ def export(engine: PrivacyEngine, path: Path, *, delta: float, allow_not_private
             f"export: the buffers {changed} were changed by training passes, without noise; they are left out",
             stacklevel=3,
         )
-    write_weights(engine.session.module, path, privacy=str(statement), without=changed)
+    write_weights(engine.session.module, path, privacy=str(statement), without=[*changed, *without])
+    return str(statement)

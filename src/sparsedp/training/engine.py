@@ -24,7 +24,7 @@ from sparsedp.training.allocator import keep_freed_memory
 from sparsedp.training.opacus_names import EpsilonReader, accept_opacus_names, secure_by
 from sparsedp.training.private import Private
 from sparsedp.training.session import TrainingSession
-from sparsedp.training.step_config import StepConfig, positive, sampling_of, total_steps
+from sparsedp.training.step_config import Sampling, StepConfig, positive, sampling_of, total_steps
 
 _WATCHED: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
@@ -87,7 +87,7 @@ class PrivacyEngine:
         """Train at a given *effective* noise multiplier; the selection splits it."""
         if not noise_multiplier >= 0 or noise_multiplier == float("inf"):
             raise ValueError(f"noise_multiplier must be zero or more and finite, got {noise_multiplier}")
-        sampling = sampling_of(data_loader, expected_batch_size, poisson)
+        sampling = self._sampling_of(data_loader, expected_batch_size, poisson)
         step_config = StepConfig(noise_multiplier, positive("max_grad_norm", max_grad_norm), *sampling)
         return self._start(
             module,
@@ -126,7 +126,7 @@ class PrivacyEngine:
         """
         selection = selection or DPSGD()
         clip = positive("max_grad_norm", max_grad_norm)
-        sampling = sampling_of(data_loader, expected_batch_size, poisson)
+        sampling = self._sampling_of(data_loader, expected_batch_size, poisson)
         total = total_steps(epochs, steps, sampling)
         one_off = [*selection.one_off_events(), *self._spent_earlier()]
 
@@ -164,11 +164,9 @@ class PrivacyEngine:
         if any(part in _WATCHED for part in module.modules()):
             raise ValueError("make_private: this module is already private; call engine.detach() first")
         optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
-        capture = Capture(module, loss_reduction=loss_reduction)
+        capture = self._new_capture(module, loss_reduction)
         try:
-            session = TrainingSession(
-                self.source,
-                self.ledger,
+            session = self._new_session(
                 module,
                 capture,
                 optimizers,
@@ -185,6 +183,15 @@ class PrivacyEngine:
         self._session = session
         keep_freed_memory()
         return Private(module, session.optimizer, session.data_loader)
+
+    def _sampling_of(self, data_loader: Any, expected_batch_size: float | None, poisson: bool) -> Sampling:
+        return sampling_of(data_loader, expected_batch_size, poisson)
+
+    def _new_capture(self, module: nn.Module, loss_reduction: Literal["mean", "sum"]) -> Capture:
+        return Capture(module, loss_reduction=loss_reduction)
+
+    def _new_session(self, *args: Any, **kwargs: Any) -> TrainingSession:
+        return TrainingSession(self.source, self.ledger, *args, **kwargs)
 
     @property
     def session(self) -> TrainingSession:

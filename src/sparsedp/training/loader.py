@@ -49,7 +49,8 @@ class PoissonLoader:
     is one number. A number is used once: the position advances when a batch is handed out. Empty batches have
     the structure of the others and hold no example. With ``physical_batch_size`` a logical batch arrives in
     pieces of at most that many examples; with ``whole_batches`` all its pieces are fetched before the first is
-    handed out. The ``owner`` is told of every piece; a new iterator ends the previous one.
+    handed out. The ``owner`` is told of every piece; a new iterator ends the previous one. ``part`` is the range
+    of examples to draw from, by default all of them.
     """
 
     def __init__(
@@ -61,12 +62,14 @@ class PoissonLoader:
         physical_batch_size: int | None = None,
         owner: BatchReceiver | None = None,
         on_start: Callable[[], None] | None = None,
+        part: range | None = None,
     ) -> None:
         if physical_batch_size is not None and physical_batch_size < 1:
             raise ValueError(f"physical_batch_size must be at least 1, got {physical_batch_size}")
         self.dataset = loader.dataset
         self.sampling_rate = sampling_rate
-        self._examples = len(loader.dataset)  # type: ignore[arg-type]
+        self.examples = len(loader.dataset)  # type: ignore[arg-type]
+        self._part = range(self.examples) if part is None else part
         self.steps_per_epoch = steps_per_epoch(sampling_rate)
         self.position = 0
         self.whole_batches = False
@@ -75,11 +78,16 @@ class PoissonLoader:
         self._owner = owner
         self._on_start = on_start
         self._iterators = 0
-        self._fetch = _Fetch(self.dataset, _collates_itself(loader) or loader.collate_fn, self._examples)
+        self._fetch = _Fetch(self.dataset, _collates_itself(loader) or loader.collate_fn, self.examples)
         self._options = {name: getattr(loader, name) for name in _OPTIONS}
 
     def __len__(self) -> int:
         return self.steps_per_epoch
+
+    @property
+    def is_in_pieces(self) -> bool:
+        """A logical batch may arrive in several pieces."""
+        return self._physical is not None
 
     def reseed(self, stream: Stream) -> None:
         """Draw later batches from another stream."""
@@ -87,7 +95,9 @@ class PoissonLoader:
 
     def indices(self, step: int) -> NDArray[np.int64]:
         """The examples of batch number ``step``."""
-        return bernoulli_positions(self._stream.fork(step), self._examples, self.sampling_rate)
+        chosen = bernoulli_positions(self._stream.fork(step), len(self._part), self.sampling_rate)
+        chosen += self._part.start
+        return chosen
 
     def __iter__(self) -> Iterator[Any]:
         """The rest of the epoch in which ``position`` lies."""

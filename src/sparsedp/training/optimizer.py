@@ -72,6 +72,7 @@ class PrivateOptimizer(Optimizer):
         charge: Callable[[], None],
         owner: BatchOwner,
         lazy: LazyNoise | None,
+        new_step: Callable[..., PrivateStep] = PrivateStep,
     ) -> None:
         self.optimizers = list(optimizers)
         self.last_step: LastStep | None = None
@@ -86,6 +87,7 @@ class PrivateOptimizer(Optimizer):
         self._charge = charge
         self._owner = owner
         self._lazy = lazy
+        self._new_step = new_step
         self._current: tuple[int, PrivateStep] | None = None
         self._id_sources: IdSources | str | None = None
         self._parameters = [parameter for group in self.param_groups for parameter in group["params"]]
@@ -200,7 +202,7 @@ class PrivateOptimizer(Optimizer):
     def _accumulate(self, pieces: Sequence[Piece], rule: Rule) -> PrivateStep:
         """The step of the current batch, with these pieces added to it."""
         if self._current is None or self._current[0] != self._owner.batch:
-            step = PrivateStep(
+            step = self._new_step(
                 rule, self._capture.dense, self._source, self._charge_step, lazy=self._lazy is not None
             )
             self._current = (self._owner.batch, step)
@@ -299,12 +301,12 @@ class PrivateOptimizer(Optimizer):
         for name, values in gradient.dense.items():
             _set_grad(self._capture.dense[name], values)
         for name, rows in gradient.tables.items():
-            table = self._capture.tables[name]
-            parameter = table.parameter
+            parameter = self._capture.tables[name].parameter
+            held = parameter.shape[0]
             if isinstance(rows, Tensor) and parameter in self._requires_sparse:
-                rows = RowGradient(torch.arange(table.rows), rows)
+                rows = RowGradient(torch.arange(held), rows)
             rows = rows.to(parameter.device)
-            _set_grad(parameter, rows if isinstance(rows, Tensor) else rows.to_sparse(table.rows))
+            _set_grad(parameter, rows if isinstance(rows, Tensor) else rows.to_sparse(held))
 
     def _report(self, step: PrivateStep, rule: Rule, gradient: StepGradient) -> None:
         self.last_step = LastStep(

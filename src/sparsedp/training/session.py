@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from sparsedp.accounting import Ledger
 from sparsedp.accounting.events import DpEvent
 from sparsedp.clipping import Capture
+from sparsedp.core.counts import SparseCounts
 from sparsedp.core.tables import TableShape
 from sparsedp.randomness import NoiseSource
 from sparsedp.rows import RowSpace
@@ -25,7 +26,7 @@ from sparsedp.training.identity import ParameterIdentity
 from sparsedp.training.lazy import LazyNoise
 from sparsedp.training.loader import FixedLoader, PoissonLoader
 from sparsedp.training.optimizer import PrivateOptimizer, check_optimizers
-from sparsedp.training.step import step_lattice
+from sparsedp.training.step import PrivateStep, step_lattice
 from sparsedp.training.step_config import StepConfig
 
 
@@ -79,11 +80,28 @@ class TrainingSession:
             charge=self.charge,
             owner=owner,
             lazy=self.lazy,
+            new_step=self._new_step,
         )
         self.identity = ParameterIdentity(module)
         self.buffers = BufferWatch(module)
         if self.lazy is not None:
             self.lazy.attach()
+
+    def _new_step(self, *args: Any, **kwargs: Any) -> PrivateStep:
+        return PrivateStep(*args, **kwargs)
+
+    def _part_of(self, data_loader: Any) -> range | None:
+        """The examples of the data set that this process samples from; None: all."""
+        return None
+
+    def _count_rows(self, loader: Any, norm: float) -> Mapping[str, SparseCounts]:
+        return count_rows(self.module, self.capture, loader, norm, self.space)
+
+    def _resolve(self) -> Selection:
+        """Make the one-off choices of the selection."""
+        return self.selection.resolve(
+            self.shapes, self._count_rows, self._source.selection, self._charge_choice
+        )
 
     def _poisson_loader(
         self, data_loader: Any, owner: BatchOwner, physical_batch_size: int | None
@@ -96,6 +114,7 @@ class TrainingSession:
                 physical_batch_size=physical_batch_size,
                 owner=owner,
                 on_start=self._start,
+                part=self._part_of(data_loader),
             )
         if physical_batch_size is not None:
             raise ValueError(
@@ -149,7 +168,7 @@ class TrainingSession:
                 f"physical_batch_size: {type(self.stated).__name__} scores rows by the gradient of a whole batch, so "
                 "the layer inputs and output gradients of all pieces are kept until the last one: memory is that of "
                 "the whole batch",
-                stacklevel=6,
+                stacklevel=7,
             )
 
     @property
@@ -161,14 +180,7 @@ class TrainingSession:
         """Make the one-off choices and charge for them, unless that was done."""
         if self._rule is None:
             with torch.enable_grad():
-                self.finalize_selection(
-                    self.selection.resolve(
-                        self.shapes,
-                        lambda loader, norm: count_rows(self.module, self.capture, loader, norm, self.space),
-                        self._source.selection,
-                        self._charge_choice,
-                    )
-                )
+                self.finalize_selection(self._resolve())
             self._charge_choice()
 
     def _start(self) -> None:

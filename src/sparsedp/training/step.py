@@ -79,12 +79,12 @@ class PrivateStep:
     def select_unseen(self) -> None:
         """Choose the rows without looking at the batch, for a rule that does not."""
         no_examples = LogicalBatch([], self._rule.space)
-        self._set_selected(self._rule.select(ScoredBatch(no_examples, self._rule), self._source.selection))
+        self._set_selected(self._choose(ScoredBatch(no_examples, self._rule)))
 
     def select_by_ids(self, batch: Batch) -> None:
         """Lines 5 to 8: choose the rows by what the whole batch reads, before its gradients are known."""
         self._charge_once()
-        self._set_selected(self._rule.select(batch, self._source.selection))
+        self._set_selected(self._choose(batch))
 
     def add(self, piece: Captured) -> None:
         """Sum a piece, or store it until the rows are chosen."""
@@ -98,7 +98,7 @@ class PrivateStep:
         self._charge_once()
         if self._sums is None:
             batch = LogicalBatch(self._stored_pieces, self._rule.space)
-            self._set_selected(self._rule.select(ScoredBatch(batch, self._rule), self._source.selection))
+            self._set_selected(self._choose(ScoredBatch(batch, self._rule)))
             self._accumulate(batch)
             self._stored_pieces = []
         assert self._sums is not None
@@ -109,9 +109,15 @@ class PrivateStep:
             self._charge()
             self._is_charged = True
 
+    def _choose(self, batch: Batch) -> Selected:
+        return self._rule.select(batch, self._source.selection)
+
     def _set_selected(self, selected: Selected) -> None:
         self._selected = selected
-        self._sums = StepSums(self._rule, selected, self._dense, lazy=self._lazy)
+        self._sums = self._new_sums(selected)
+
+    def _new_sums(self, selected: Selected) -> StepSums:
+        return StepSums(self._rule, selected, self._dense, lazy=self._lazy)
 
     def _accumulate(self, batch: LogicalBatch) -> None:
         """Lines 8 and 9: mask, clip jointly, add to the sums."""
@@ -183,7 +189,7 @@ class StepSums:
         first_always_on = len(self._rule.space.selectable)
         batch.accumulate_rows(survivors, weights, self._targets)
         for table_index, rows, sums in batch.row_sums(survivors, weights, first_always_on):
-            self._touched[table_index] = _merged(self._touched[table_index], (rows, sums))
+            self._touched[table_index] = merged_rows(self._touched[table_index], (rows, sums))
 
     def release(self, source: NoiseSource) -> StepGradient:
         """Round to the lattice, add noise, divide by B."""
@@ -193,7 +199,7 @@ class StepSums:
             self._of_dense[name].copy_(on_device)
         touched = self._touched
         self._clip_mean([sums for _, sums in touched.values()])
-        noise = _Noise(self._rule, self._coordinates, source)
+        noise = Noise(self._rule, self._coordinates, source)
         flat = noise.release(self._flat)
         tables: dict[str, RowGradient | Tensor] = {}
         for table_index, table in enumerate(self._rule.space.tables):
@@ -268,7 +274,7 @@ def step_lattice(rule: Rule, coordinates: int) -> float:
     return lattice_of(std=std, sensitivity=rule.sensitivity, coordinates=max(coordinates, 1))
 
 
-class _Noise:
+class Noise:
     """The Gaussian mechanism on a step's sums, on a lattice that depends on public numbers only."""
 
     def __init__(self, rule: Rule, coordinates: int, source: NoiseSource) -> None:
@@ -306,7 +312,7 @@ class _Noise:
         )
 
 
-def _merged(first: tuple[I64, F64], second: tuple[I64, F64]) -> tuple[I64, F64]:
+def merged_rows(first: tuple[I64, F64], second: tuple[I64, F64]) -> tuple[I64, F64]:
     """The union of both row sets, with summed values."""
     if not first[0].size:
         return second

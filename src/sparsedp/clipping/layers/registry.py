@@ -82,6 +82,12 @@ class TableRule(Rule):
         """The ids of a call, examples along dimension 0, if they alone tell which example reads which row."""
         return saved if isinstance(saved, Tensor) else None
 
+    def rows(self, module: nn.Module) -> int:
+        """The rows of the whole table, of which ``weight`` may hold a part."""
+        weight = module.weight
+        assert isinstance(weight, Tensor)
+        return weight.shape[0]
+
 
 _RULES: dict[str, Rule] = {}
 _DERIVED: dict[str, Rule] = {}

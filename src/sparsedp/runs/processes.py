@@ -1,0 +1,123 @@
+"""A run on several processes of one machine, started and, after a crash, started again by torchrun."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from sparsedp.distributed import Exchange, init_processes
+from sparsedp.distributed.checkpoint import has_checkpoint
+from sparsedp.runs.algorithms import ALGORITHMS
+from sparsedp.runs.checkpoints import CheckpointSchedule
+from sparsedp.runs.config import RunConfig
+from sparsedp.runs.distributed_trainer import DistributedTrainer
+from sparsedp.runs.evaluation import evaluate
+from sparsedp.runs.folder import RunFolder
+from sparsedp.runs.result import Result, finish_run
+from sparsedp.runs.run_stats import RunStats
+from sparsedp.runs.setup import RunSetup
+from sparsedp.runs.sources import split
+from sparsedp.runs.trainer import open_ledger
+from sparsedp.runs.training import OnProgress, take_steps
+
+RESTARTS = 3
+"""How often torchrun starts the processes again."""
+_TIMEOUT_SECONDS = 3600.0
+"""On one machine a process is not cut off, and rank 0 may compute for a while."""
+
+
+def train_on_processes(config: RunConfig, path: str | Path, processes: int, *, quiet: bool = False) -> Result:
+    """Train a new run into the folder ``path`` on so many processes, with one thread each."""
+    _check(config, processes)
+    RunSetup.create(config, path)
+    return _run(RunFolder(path), processes, quiet)
+
+
+def resume_on_processes(path: str | Path, processes: int, *, quiet: bool = False) -> Result:
+    """Finish a run on several processes; their number may be another than before."""
+    folder = RunFolder(path)
+    _check(folder.config(), processes)
+    if folder.checkpoint.exists():
+        raise ValueError(f"{folder.path}: was trained on one process; resume it without --nproc")
+    return _run(folder, processes, quiet)
+
+
+def _check(config: RunConfig, processes: int) -> None:
+    if processes < 1:
+        raise ValueError(f"nproc must be at least 1, got {processes}")
+    if not config.is_private or ALGORITHMS[config.algorithm].lazy_noise:
+        raise ValueError(f"nproc: algorithm {config.algorithm} trains on one process; leave --nproc out")
+    if config.period is not None:
+        raise ValueError("nproc: streaming runs train on one process; leave --nproc or --period out")
+
+
+def _run(folder: RunFolder, processes: int, quiet: bool) -> Result:
+    """Let torchrun train, and read the result."""
+    finished = folder.read_json("result")
+    if finished is None:
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        torchrun += ["--nproc-per-node", str(processes), "--max-restarts", str(RESTARTS)]
+        command = [
+            *torchrun,
+            "-m",
+            "sparsedp",
+            "train-rank",
+            str(folder.path),
+            *(["--quiet"] if quiet else []),
+        ]
+        environment = {"OMP_NUM_THREADS": "1", **os.environ, "TORCHELASTIC_ERROR_FILE": os.devnull}
+        code = subprocess.run(command, env=environment, check=False, stdout=2).returncode
+        finished = folder.read_json("result")
+        if finished is None:
+            raise OSError(
+                f"the processes ended with code {code}, see their messages above; steps that were charged stay "
+                f"charged. Finish the run with: sparsedp resume {folder.path} --nproc {processes}"
+            )
+    return Result(**finished)
+
+
+def train_rank(
+    folder: RunFolder, on_progress: OnProgress | None = None, exchange: Exchange | None = None
+) -> None:
+    """What each of the processes does: its share of the run in ``folder``, from the last checkpoint on."""
+    exchange = exchange or init_processes(_TIMEOUT_SECONDS)
+    setup = RunSetup.reopen(folder)
+    config, model = setup.config, setup.model
+    training, held_out = split(config, setup.data)
+    ledger = open_ledger(config, folder.ledger, folder.run_name) if exchange.is_root else None
+    trainer = DistributedTrainer(config, model, training, ledger, exchange)
+    path, run_stats = folder.shared_checkpoint, RunStats()
+    try:
+        if has_checkpoint(path, exchange):
+            run_stats = trainer.resume(path)
+        elif trainer.choose_once():
+            trainer.save(path, run_stats)
+        # By the clock, processes would save at different steps.
+        every = config.checkpoint_every or max(1, trainer.total_steps // 50)
+        checkpoints = CheckpointSchedule(every, lambda: trainer.save(path, run_stats))
+        if exchange.is_root:
+            folder.discard_after(trainer.steps_taken)
+        for done in take_steps(model, trainer, run_stats, on_progress if exchange.is_root else None):
+            checkpoints.after_step(done)
+            if exchange.is_root and config.evaluate_every and done % config.evaluate_every == 0:
+                evaluation = evaluate(model, held_out)
+                folder.log({"step": done, "auc": evaluation.auc, "log_loss": evaluation.log_loss})
+        checkpoints.at_the_end()
+        if exchange.is_root:
+            finish_run(
+                folder,
+                model,
+                evaluation=evaluate(model, held_out),
+                run_stats=run_stats,
+                statement=trainer.statement(),
+                withheld=trainer.withheld(),
+                training_rows=len(training),
+                noise_multiplier=trainer.engine.noise_multiplier,
+                planned_steps=trainer.total_steps,
+                stopped=trainer.stopped,
+                lost_steps=trainer.lost_steps(),
+            )
+    finally:
+        trainer.close()

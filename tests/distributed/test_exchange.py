@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.distributed_exchange import counted, disagreeing, exchanged, refused
+from support.processes import Processes
+
+from sparsedp.accounting import BudgetExceeded
+from sparsedp.distributed import Exchange
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_arrays_of_any_type_and_size_reach_their_rank(processes: Processes, ranks: int) -> None:
+    for rank, received in enumerate(processes.run(exchanged, ranks=ranks)):
+        for sender, arrays in enumerate(received):
+            assert [array.dtype for array in arrays] == [np.uint8, np.int64, np.float32]
+            assert arrays[0].tolist() == [sender] * (5 * sender + rank)
+            assert arrays[1].tolist() == [rank]
+            assert arrays[2].tolist() == []
+
+
+def test_bytes_to_others_are_counted(processes: Processes) -> None:
+    for rank, (sent, messages) in enumerate(processes.run(counted, ranks=4)):
+        assert sent == {"test": 3 * 80 + 3 * 16}  # ten numbers of 8 bytes, and their type and number
+        assert messages == {"test": 6}
+        assert rank < 4
+
+
+def test_what_rank_0_refuses_is_refused_everywhere(processes: Processes) -> None:
+    for rank, (kind, text) in enumerate(processes.run(refused, ranks=2)):
+        assert kind is BudgetExceeded
+        assert text == ("no more" if rank == 0 else "rank 0: no more")
+
+
+def test_settings_that_differ_are_named(processes: Processes) -> None:
+    for text in processes.run(disagreeing, ranks=2):
+        assert text == "rate: must be the same in all processes, got ['0', '1'] on ranks 0, 1, ..."
+
+
+def test_without_processes_the_advice_is_torchrun() -> None:
+    with pytest.raises(RuntimeError, match="torchrun"):
+        Exchange()
