@@ -19,7 +19,7 @@ from sparsedp.distributed import checkpoint
 from sparsedp.distributed.embedding import without_exchange
 from sparsedp.distributed.exchange import Exchange
 from sparsedp.distributed.joining import init_processes
-from sparsedp.distributed.session import Dataset, DistributedSession, check_supported
+from sparsedp.distributed.session import Dataset, DistributedSession
 from sparsedp.randomness import NoiseSource
 from sparsedp.training import PrivacyEngine
 from sparsedp.training.step_config import Sampling
@@ -32,9 +32,9 @@ class DistributedEngine(PrivacyEngine):
     sample of the whole; ``expected_batch_size`` and the figures of a step are those of all processes together. Rows
     are chosen jointly, and each released coordinate gets noise once (see ``DistributedStep``).
 
-    ``dataset`` says what each process's loader holds: "whole", the same data set everywhere, of which each process
-    samples a range of its own; or "shard", examples that no other process has. Giving "shard" where examples are
-    held twice breaks the guarantee, and cannot be noticed here.
+    ``dataset`` says what each process's loader holds: "whole", the same data set in the same order everywhere, of
+    which each process samples a range of its own; or "shard", examples that no other process has. Otherwise an
+    example may be sampled by two processes, which breaks the guarantee and cannot be noticed here.
 
     Rank 0 is the ledger's only writer: a step is charged there before any process draws noise, and one that would
     exceed the budget is refused in all of them. Ask rank 0 for ``epsilon`` and ``statement``.
@@ -77,8 +77,6 @@ class DistributedEngine(PrivacyEngine):
 
     @override
     def _new_session(self, *args: Any, **kwargs: Any) -> DistributedSession:
-        selection, step_config = args[4], args[5]
-        check_supported(selection, step_config)
         return DistributedSession(self.exchange, self.dataset, self.source, self.ledger, *args, **kwargs)
 
     @property
@@ -106,6 +104,7 @@ class DistributedEngine(PrivacyEngine):
             self.source.load_state_dict(fresh.state_dict())
             assert self.session.loader is not None
             self.session.loader.reseed(self.source.sampling.fork(0))
+            self.session.share_stream()
 
     @override
     def state_dict(self) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from sparsedp.distributed.step import DistributedStep
 from sparsedp.randomness import Stream
 from sparsedp.randomness.keystream import KEY_BYTES
 from sparsedp.selection import DPSGD, RandomSelection, Selection
+from sparsedp.training.loader import PoissonLoader
 from sparsedp.training.session import TrainingSession
 from sparsedp.training.step_config import StepConfig
 
@@ -58,9 +59,17 @@ class DistributedSession(TrainingSession):
         self._refuse_pieces()
         exchange.agree("make_private", self._summary())
         self._copy_parameters()
-        key = exchange.from_root("key", lambda: self._source.selection.bytes(KEY_BYTES))
+        self.share_stream()
+
+    def share_stream(self) -> None:
+        """Give all processes one new stream, for choices that all must make alike."""
+        key = self.exchange.from_root("key", lambda: self._source.selection.bytes(KEY_BYTES))
         self._shared = Stream("shared selection", key, private=self._source.is_private)
-        """The same in all processes: for choices that all must make alike."""
+
+    @override
+    def _poisson_loader(self, *args: Any, **kwargs: Any) -> PoissonLoader | None:
+        check_supported(self.stated, self.step_config)
+        return super()._poisson_loader(*args, **kwargs)
 
     def _refuse_pieces(self) -> None:
         if self.sharded and self.loader is not None and self.loader.is_in_pieces:
