@@ -185,14 +185,30 @@ class ScoredBatch:
 
     def scores(self) -> SparseCounts:
         """Row norms of the mean gradient, each example clipped jointly over *all* it touches."""
+        ids, norms = [np.empty(0, dtype=np.int64)], [np.empty(0)]
+        for table_index, rows, means in self._mean_rows():
+            ids.append(rows + self.space.offsets[table_index])
+            norms.append(np.linalg.norm(means, axis=1))
+        return SparseCounts(np.concatenate(ids), np.concatenate(norms), self.space.selectable_size)
+
+    def coordinate_scores(self) -> SparseCounts:
+        """Absolute values of the same mean gradient, by the coordinate ids of ``RowSpace``."""
+        ids, values = [np.empty(0, dtype=np.int64)], [np.empty(0)]
+        for table_index, rows, means in self._mean_rows():
+            dim = means.shape[1]
+            own = (rows * dim)[:, None] + np.arange(dim)
+            ids.append(own.ravel() + self.space.coordinate_offsets[table_index])
+            values.append(np.abs(means).ravel())
+        size = int(self.space.coordinate_offsets[-1])
+        return SparseCounts(np.concatenate(ids), np.concatenate(values), size)
+
+    def _mean_rows(self) -> Iterator[tuple[int, I64, F64]]:
+        """For each selectable table: its index, its touched rows and their mean clipped gradients."""
         batch, rule = self._batch, self._rule
         touched = batch.touched
         weights = batch.clip_weights(
             batch.squared_norms(touched), rule.max_grad_norm * clip_share(rule.expected_batch_size)
         )
-        ids, norms = [np.empty(0, dtype=np.int64)], [np.empty(0)]
         for table_index, rows, sums in batch.row_sums(touched, weights):
             if table_index < len(self.space.selectable):
-                ids.append(rows + self.space.offsets[table_index])
-                norms.append(np.linalg.norm(sums, axis=1) / rule.expected_batch_size)
-        return SparseCounts(np.concatenate(ids), np.concatenate(norms), self.space.selectable_size)
+                yield table_index, rows, sums / rule.expected_batch_size
