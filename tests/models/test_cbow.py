@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import numpy as np
 import pytest
@@ -126,6 +127,15 @@ def test_the_loss_is_the_papers() -> None:
     scores = torch.tensor([[2.0, -1.0, 0.5]])
     expected = -torch.log(torch.sigmoid(torch.tensor([2.0, 1.0, -0.5]))).sum()
     assert negative_sampling_loss(scores).item() == pytest.approx(expected.item())
+
+
+def test_an_untrained_model_with_the_offset_predicts_the_base_rate() -> None:
+    windows = windows_of()
+    model = CBOW(WORDS, DIM, score_offset=-math.log(windows.negatives))
+    scores = model(*windows.__getitems__(np.arange(10)))
+    assert torch.sigmoid(scores).detach().numpy() == pytest.approx(1 / (1 + windows.negatives))
+    model.score_offset = 0.0
+    assert torch.equal(model(*windows.__getitems__(np.arange(10))), torch.zeros(10, 5))
 
 
 def test_a_large_vocabulary_gets_a_sparse_gradient() -> None:

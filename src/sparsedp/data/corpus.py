@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -143,6 +143,9 @@ class Corpus:
 
     def __len__(self) -> int:
         return self.offsets.size - 1
+
+    def __iter__(self) -> Iterator[I64]:
+        return (self[sentence] for sentence in range(len(self)))
 
     def __getitem__(self, sentence: int) -> I64:
         return self.ids[self.offsets[sentence] : self.offsets[sentence + 1]]

@@ -28,12 +28,15 @@ class CBOW(nn.Module):
     Both tables are sparse lookups, and an example reads only rows of its own words: its gradient does not depend on
     other examples. Row ``vocabulary_size`` of the context table is the padding: it has no gradient and no count, and noise on it
     moves no mean.
+
+    ``score_offset`` is a public constant in every score; ``-log(negatives)`` lets a model that knows nothing predict the
+    base rate, so that no noise is spent on learning it. The paper has 0.
     """
 
-    def __init__(self, vocabulary_size: int, dim: int = DIM) -> None:
+    def __init__(self, vocabulary_size: int, dim: int = DIM, *, score_offset: float = 0.0) -> None:
         super().__init__()
         check_sizes("vocabulary_size, dim", [vocabulary_size, dim])
-        self.vocabulary_size = vocabulary_size
+        self.vocabulary_size, self.score_offset = vocabulary_size, score_offset
         self.context = nn.EmbeddingBag(
             vocabulary_size + 1, dim, mode="mean", padding_idx=vocabulary_size, sparse=True
         )
@@ -48,7 +51,7 @@ class CBOW(nn.Module):
     def forward(self, context: Tensor, candidates: Tensor) -> Tensor:
         """The score of every candidate, (B, candidates), from contexts (B, words), padded."""
         scores: Tensor = torch.einsum("bd,bcd->bc", self.context(context), self.output(candidates))
-        return scores
+        return scores + self.score_offset
 
     @torch.no_grad()
     def log_probabilities(self, context: Tensor) -> Tensor:
