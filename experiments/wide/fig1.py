@@ -35,7 +35,7 @@ def run(study: Study) -> dict[str, Any]:
     vectors: dict[str, Trained] = {}
     for epsilon, chosen in PARTS.items():
         runs = train_all(examples, chosen, epsilon, quick=study.quick)
-        vectors |= {f"{name}, epsilon {epsilon:g}": each for name, each in runs.items()}
+        vectors |= {_run_name(name, each): each for name, each in runs.items()}
         name = f"epsilon {epsilon:g}, {examples.size:,} words"
         study.write(title, _lead(examples), {name: _table(runs)}, {name: _chart(runs)}, _curves(runs, name))
     if examples.vocabulary is not None and not study.quick:
@@ -102,6 +102,10 @@ def _curves(runs: Runs, part: str) -> pl.DataFrame:
             for e in each.curve
         ]
     )
+
+
+def _run_name(name: str, trained: Trained) -> str:
+    return name if trained.epsilon is None else f"{name}, epsilon {trained.epsilon:.0f}"
 
 
 def _nearest(runs: Runs, words: Sequence[str]) -> pl.DataFrame:
