@@ -23,9 +23,9 @@ SCORE_CAP = 0.1
 _DRAW_EPSILON, _ROUND_EPSILON = 0.02, 0.01
 
 
-def coordinates(examples: BrownExamples) -> int:
+def coordinates(examples: BrownExamples, share: float = SHARE) -> int:
     """How many coordinates a step chooses."""
-    return round(SHARE * 2 * examples.size * DIM)
+    return round(share * 2 * examples.size * DIM)
 
 
 def _exponential(examples: BrownExamples) -> Selection:
@@ -51,9 +51,9 @@ def _sparse_vector(examples: BrownExamples) -> Selection:
     )
 
 
-def _random(batch_clip: float | None = None) -> MakeSelection:
+def _random(batch_clip: float | None = None, share: float = SHARE) -> MakeSelection:
     return lambda examples: sdp.RandomSelection(
-        coordinates=coordinates(examples), batch_clip=batch_clip, always_on_rows=0
+        coordinates=coordinates(examples, share), batch_clip=batch_clip, always_on_rows=0
     )
 
 
@@ -76,6 +76,10 @@ DP_SGD = Setting("DP-SGD", lambda _: sdp.DPSGD(), learning_rate=100.0)
 EXPONENTIAL = Setting("exponential", _exponential, learning_rate=2000.0, max_grad_norm=CLIP)
 SPARSE_VECTOR = Setting("sparse vector", _sparse_vector, learning_rate=2000.0, max_grad_norm=CLIP)
 RANDOM = Setting("random", _random(), learning_rate=2000.0, max_grad_norm=CLIP)
+FASTER = replace(RANDOM, name="random, learning rate 4,000", learning_rate=4000.0)
+MORE_COORDINATES = Setting(
+    "random, 10% of coordinates", _random(share=0.1), learning_rate=1000.0, max_grad_norm=0.1
+)
 WIDE_CLIP = Setting("random, S1 = 15", _random(), learning_rate=5.0, max_grad_norm=15.0)
 CLIPPED_TWICE = Setting(
     "random, S1 = 15, S2 = 0.0005", _random(0.0005), learning_rate=150.0, max_grad_norm=15.0
@@ -88,6 +92,8 @@ ALL = (
     EXPONENTIAL,
     SPARSE_VECTOR,
     RANDOM,
+    FASTER,
+    MORE_COORDINATES,
     WIDE_CLIP,
     CLIPPED_TWICE,
     ADAFEST,
