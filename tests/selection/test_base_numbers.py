@@ -213,8 +213,8 @@ DEFAULTS: dict[type, dict[str, Any]] = {
         "always_on_rows": 1000,
         "within": None,
     },
-    sdp.ExponentialSelection: {"batch_clip": None, "always_on_rows": 1000},
-    sdp.SparseVectorSelection: {"batch_clip": None, "always_on_rows": 1000},
+    sdp.ExponentialSelection: {"batch_clip": None, "always_on_rows": 1000, "coordinates": None},
+    sdp.SparseVectorSelection: {"batch_clip": None, "always_on_rows": 1000, "coordinates": None},
     sdp.RandomSelection: {"rows": None, "coordinates": None, "batch_clip": None, "always_on_rows": 1000},
     sdp.selection.PrivateTopK: {"mu": 0.05, "contribution_norm": None, "always_on_rows": 1000},
 }

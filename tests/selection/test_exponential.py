@@ -12,6 +12,7 @@ from support.batches import GivenBatch, counts_of, one_table, scores_of
 
 import sparsedp as sdp
 from sparsedp.accounting.events import BoundedRangeGaussianDpEvent
+from sparsedp.core.tables import TableShape
 from sparsedp.randomness import NoiseSource
 from sparsedp.rows import RowSpace
 from sparsedp.selection import Rule
@@ -83,6 +84,40 @@ def test_the_bound_on_a_score_is_reached() -> None:
     scores = scores_of(rule, torch.tensor([[2]]), torch.tensor([[[100.0, 0.0, 0.0]]]))
     assert scores[2] == pytest.approx(CLIP / BATCH, rel=2e-3)
     assert scores[2] <= CLIP / BATCH
+
+
+@settings(max_examples=80, deadline=None)
+@given(neighbours(), st.sampled_from([0.05, 0.2, 10.0]))
+def test_one_example_moves_each_coordinate_by_at_most_the_stated_sensitivity(
+    batch: tuple[torch.Tensor, torch.Tensor], cap: float
+) -> None:
+    ids, directions = batch
+    rule = rule_of(one_table(ROWS, dim=DIM), cap=cap)
+    allowed = min(cap, CLIP / BATCH)
+    with_it = scores_of(rule, ids, directions, coordinates=True)
+    without = scores_of(rule, ids[:-1], directions[:-1], coordinates=True) if len(ids) > 1 else {}
+    for n in range(ROWS * DIM):
+        moved = abs(min(with_it.get(n, 0.0), cap) - min(without.get(n, 0.0), cap))
+        assert moved <= allowed * (1 + 1e-6)
+
+
+def test_single_coordinates_are_drawn_with_the_rows_that_they_lie_in() -> None:
+    """Two tables of widths 2 and 3; with next to no noise the largest coordinates are drawn."""
+    space = RowSpace(selectable=(TableShape("a", 2000, 2), TableShape("b", 3000, 3)))
+    selection = sdp.ExponentialSelection(None, 1e6, 1.0, coordinates=3)
+    rule = selection.rule(space, noise_multiplier=1.0, max_grad_norm=CLIP, expected_batch_size=BATCH)
+    batch = GivenBatch(space, given_scores=counts_of(r7=0.9, r8=0.1, r4000=0.8, r4004=0.7))
+    chosen = rule.select(batch, NoiseSource(1).selection)
+    assert chosen.coordinates is not None
+    assert chosen.coordinates.tolist() == [7, 4000, 4004]
+    assert chosen.rows.tolist() == [3, 2000, 2001]
+    assert selection.step_event(1.5) == BoundedRangeGaussianDpEvent(3, 1e6, 1.5)
+
+
+@pytest.mark.parametrize(("rows", "coordinates"), [(None, None), (3, 3), (None, 0)])
+def test_rows_or_coordinates(rows: int | None, coordinates: int | None) -> None:
+    with pytest.raises(ValueError, match="coordinates"):
+        sdp.ExponentialSelection(rows, 1.0, 1.0, coordinates=coordinates)
 
 
 def test_the_event_has_draws_and_gradient_on_one_batch() -> None:

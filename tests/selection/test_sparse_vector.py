@@ -65,6 +65,21 @@ def test_a_round_costs_the_stated_epsilon() -> None:
     assert epsilon_of([(search, 1)], 1e-12) == pytest.approx(0.4, rel=1e-2)
 
 
+def test_single_coordinates_are_found_with_the_rows_that_they_lie_in() -> None:
+    """Width 2: coordinate 700 lies in row 350. The price is that of as many rounds as coordinates."""
+    space = one_table(10**9)
+    scores = counts_of(r5=0.5, r9=0.1, r700=0.6, r701=0.9, r99999=0.95)
+    selection = sdp.SparseVectorSelection(None, 1e4, 1.0, 0.3, coordinates=3)
+    rule = selection.rule(space, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=10.0)
+    found = rule.select(GivenBatch(space, given_scores=scores), NoiseSource(1).selection)
+    assert found.coordinates is not None
+    assert found.coordinates.tolist() == [5, 700, 701]
+    assert found.rows.tolist() == [2, 350]
+    assert selection.step_event(2.0) == ComposedDpEvent(
+        [SparseVectorDpEvent(3, 2e-4, 4e-4), GaussianDpEvent(2.0)]
+    )
+
+
 def test_untouched_rows_may_be_found_too() -> None:
     space = one_table(10**6)
     rule = rule_of(space, 5, epsilon=0.1, threshold=0.0)

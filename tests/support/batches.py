@@ -36,6 +36,9 @@ class GivenBatch:
     def scores(self) -> SparseCounts:
         return self.given_scores
 
+    def coordinate_scores(self) -> SparseCounts:
+        return self.given_scores
+
 
 def one_table(rows: int, name: str = "table", dim: int = 2) -> RowSpace:
     return RowSpace(selectable=(TableShape(name, rows, dim),))
@@ -59,12 +62,13 @@ class Directions(nn.Module):
         return (self.table(ids) * directions).sum(dim=tuple(range(1, directions.dim())))
 
 
-def scores_of(rule: Rule, ids: Tensor, directions: Tensor) -> dict[int, float]:
-    """The scores that a rule sees on real captured gradients."""
+def scores_of(rule: Rule, ids: Tensor, directions: Tensor, *, coordinates: bool = False) -> dict[int, float]:
+    """The scores of rows (or of single coordinates) that a rule sees on real captured gradients."""
     table = rule.space.selectable[0]
     model = Directions(table.rows, table.dim)
     capture = Capture(model, loss_reduction="sum")
     model(ids, directions).sum().backward()
-    scores = ScoredBatch(LogicalBatch(capture.take(), rule.space), rule).scores()
+    batch = ScoredBatch(LogicalBatch(capture.take(), rule.space), rule)
+    scores = batch.coordinate_scores() if coordinates else batch.scores()
     capture.detach()
     return dict(zip(scores.ids.tolist(), scores.values.tolist(), strict=True))

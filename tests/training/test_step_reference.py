@@ -150,6 +150,7 @@ ALL_ROWS = {"words": set(range(50)), "bags": set(range(40))}
 WITHIN = {"words": set(range(0, 50, 2)), "bags": set(range(30))}
 FEST = sdp.FEST({name: sorted(rows) for name, rows in WITHIN.items()}, always_on_rows=10)
 SCORED: dict[str, Any] = {"rows": 8, "selection_epsilon": 4.0, "score_cap": 0.02, "always_on_rows": 10}
+COORDINATE_WISE = SCORED | {"rows": None, "coordinates": 20}
 SELECTIONS: dict[str, Selection] = {
     "dpsgd": sdp.DPSGD(),
     "lazy": sdp.DPSGD(lazy=True),
@@ -164,6 +165,8 @@ SELECTIONS: dict[str, Selection] = {
     "clipped twice, in vain": sdp.RandomSelection(rows=60, batch_clip=10.0, always_on_rows=10),
     "exponential": sdp.ExponentialSelection(**SCORED),
     "exponential, clipped twice": sdp.ExponentialSelection(**SCORED, batch_clip=0.003),
+    "exponential coordinates": sdp.ExponentialSelection(**COORDINATE_WISE, batch_clip=0.003),
+    "sparse vector coordinates": sdp.SparseVectorSelection(**COORDINATE_WISE, threshold=0.002),
     "sparse vector": sdp.SparseVectorSelection(**SCORED, threshold=0.005),
 }
 OPTIMIZERS: dict[str, Callable[[Any], list[torch.optim.Optimizer]]] = {
@@ -373,12 +376,23 @@ def check_choice(
         return
     (call,) = draws or searches
     sums = reference.sums({})
+    values = call["scores"] if "scores" in call else call["values"]
+    if getattr(selection, "coordinates", None) is not None:
+        first = {"words": 0, "bags": 50 * 3}
+        expected = {
+            first[name] + row * dim + n: min(abs(float(sums[name][row][n])) / BATCH, SCORED["score_cap"])
+            for name, dim in (("words", 3), ("bags", 2))
+            for row in reference.touched(name)
+            for n in range(dim)
+        }
+        by_id = dict(zip(call["ids"].tolist(), values.tolist(), strict=True))
+        assert by_id == pytest.approx(expected, rel=1e-4, abs=1e-8)
+        return
     scores = {
         (name, row): min(float(np.linalg.norm(sums[name][row])) / BATCH, SCORED["score_cap"])
         for name in ("words", "bags")
         for row in reference.touched(name)
     }
-    values = call["scores"] if "scores" in call else call["values"]
     found = {
         ("words", int(n)) if n < 50 else ("bags", int(n) - 50): float(v)
         for n, v in zip(call["ids"], values, strict=True)

@@ -11,25 +11,48 @@ from sparsedp.core.extras import lazy_names
 
 _HOME = {
     "AuditResult": "distinguishing",
+    "CanaryRanks": "canaries",
+    "ChiSquare": "canaries",
     "EANA": "eana",
+    "RareIds": "canaries",
     "audit": "distinguishing",
     "epsilon_lower_bound": "distinguishing",
     "exact_epsilon": "distinguishing",
     "hockey_stick": "distinguishing",
+    "insert_phrases": "canaries",
+    "language_model_log_perplexity": "canaries",
+    "random_phrases": "canaries",
+    "rank_phrases": "canaries",
     "repeated": "distinguishing",
 }
 
 __all__ = [
     "EANA",
     "AuditResult",
+    "CanaryRanks",
+    "ChiSquare",
+    "RareIds",
     "audit",
     "epsilon_lower_bound",
     "exact_epsilon",
     "hockey_stick",
+    "insert_phrases",
+    "language_model_log_perplexity",
+    "random_phrases",
+    "rank_phrases",
     "repeated",
 ]
 
 if TYPE_CHECKING:
+    from sparsedp.audit.canaries import (
+        CanaryRanks,
+        ChiSquare,
+        RareIds,
+        insert_phrases,
+        language_model_log_perplexity,
+        random_phrases,
+        rank_phrases,
+    )
     from sparsedp.audit.distinguishing import (
         AuditResult,
         audit,

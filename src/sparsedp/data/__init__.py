@@ -1,4 +1,4 @@
-"""Click data: preparing raw files by public rules, reading them back at random, and generating them.
+"""Click data: preparing raw files by public rules, reading them back at random, and generating them; text as word ids.
 
 The public names are loaded when first used, so that preparing with hashes starts without the accountant.
 """
@@ -15,6 +15,8 @@ _HOME = {
     "ClickData": "clicks",
     "ClickProcess": "click_process",
     "Columns": "table",
+    "ContextWindows": "context_windows",
+    "Corpus": "corpus",
     "Criteo": "criteo",
     "Feature": "schema",
     "GeneratedClicks": "generated",
@@ -28,10 +30,13 @@ _HOME = {
     "Table": "table",
     "Vocabulary": "vocabulary",
     "VocabularyRule": "rules",
+    "WordVocabulary": "corpus",
     "generate": "generated",
     "learn_privately": "vocabulary",
     "learn_public": "vocabulary",
     "prepare": "preparation",
+    "read_sentences": "corpus",
+    "split_words": "corpus",
     "write_criteo_days": "generated",
     "write_criteo_tsv": "generated",
 }
@@ -42,6 +47,8 @@ __all__ = [
     "ClickData",
     "ClickProcess",
     "Columns",
+    "ContextWindows",
+    "Corpus",
     "Criteo",
     "Feature",
     "GeneratedClicks",
@@ -55,10 +62,13 @@ __all__ = [
     "Table",
     "Vocabulary",
     "VocabularyRule",
+    "WordVocabulary",
     "generate",
     "learn_privately",
     "learn_public",
     "prepare",
+    "read_sentences",
+    "split_words",
     "write_criteo_days",
     "write_criteo_tsv",
 ]
@@ -67,6 +77,8 @@ if TYPE_CHECKING:
     from sparsedp.data.batch import Batch, MultiHot
     from sparsedp.data.click_process import ClickProcess
     from sparsedp.data.clicks import ClickData, Period
+    from sparsedp.data.context_windows import ContextWindows
+    from sparsedp.data.corpus import Corpus, WordVocabulary, read_sentences, split_words
     from sparsedp.data.criteo import Criteo
     from sparsedp.data.generated import GeneratedClicks, generate, write_criteo_days, write_criteo_tsv
     from sparsedp.data.label import Label

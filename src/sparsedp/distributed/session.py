@@ -20,7 +20,7 @@ from sparsedp.distributed.shards import RowShards
 from sparsedp.distributed.step import DistributedStep
 from sparsedp.randomness import Stream
 from sparsedp.randomness.keystream import KEY_BYTES
-from sparsedp.selection import DPSGD, RandomSelection, Selection
+from sparsedp.selection import DPSGD, Selection
 from sparsedp.training.loader import PoissonLoader
 from sparsedp.training.session import TrainingSession
 from sparsedp.training.step_config import StepConfig
@@ -186,10 +186,10 @@ def check_supported(selection: Selection, config: StepConfig) -> None:
         )
     if isinstance(selection, DPSGD) and selection.lazy:
         raise ValueError("DPSGD(lazy=True): lazy noise works in one process only; use DPSGD() or AdaFEST()")
-    if isinstance(selection, RandomSelection) and selection.coordinates is not None:
+    if getattr(selection, "coordinates", None) is not None:
         raise ValueError(
-            "RandomSelection(coordinates=...): single coordinates cannot be selected over several processes; "
-            "give rows"
+            f"{type(selection).__name__}(coordinates=...): single coordinates cannot be selected over several "
+            "processes; give rows"
         )
 
 

@@ -131,6 +131,10 @@ class JointBatch:
             [SparseCounts(ids, values, counts.size) for ids, values in parts], self.space.selectable_size
         )
 
+    def coordinate_scores(self) -> SparseCounts:
+        """Refused, as ``check_supported`` does before the run."""
+        raise ValueError("coordinates: single coordinates cannot be selected over several processes")
+
     def scores(self) -> SparseCounts:
         """Row norms of the mean gradient over all examples: owners add up a row, and tell all its norm."""
         assert isinstance(self._batch, ScoredBatch)

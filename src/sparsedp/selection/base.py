@@ -45,6 +45,9 @@ class Batch(Protocol):
     def scores(self) -> SparseCounts:
         """The norm of each touched selectable row in the mean clipped gradient."""
 
+    def coordinate_scores(self) -> SparseCounts:
+        """The absolute value of each coordinate of those rows in the mean clipped gradient."""
+
 
 class Selected(NamedTuple):
     """The rows that get gradient and noise: the output of a DP mechanism, or public."""

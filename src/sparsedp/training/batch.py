@@ -195,6 +195,17 @@ class ScoredBatch:
             norms.append(np.linalg.norm(sums, axis=1) / self._rule.expected_batch_size)
         return SparseCounts(np.concatenate(ids), np.concatenate(norms), self.space.selectable_size)
 
+    def coordinate_scores(self) -> SparseCounts:
+        """Absolute values of the same mean gradient, by the coordinate ids of ``RowSpace``."""
+        ids, values = [np.empty(0, dtype=np.int64)], [np.empty(0)]
+        for table_index, rows, sums in self.row_sums():
+            dim = sums.shape[1]
+            own = (rows * dim)[:, None] + np.arange(dim)
+            ids.append(own.ravel() + self.space.coordinate_offsets[table_index])
+            values.append(np.abs(sums).ravel() / self._rule.expected_batch_size)
+        size = int(self.space.coordinate_offsets[-1])
+        return SparseCounts(np.concatenate(ids), np.concatenate(values), size)
+
     def row_sums(self) -> Iterator[tuple[int, I64, F64]]:
         """What ``scores`` are the norms of: each selectable table's touched rows and their clipped sums."""
         batch, rule = self._batch, self._rule

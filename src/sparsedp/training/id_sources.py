@@ -115,6 +115,8 @@ class IdsOfBatch:
         """Not available before the gradients."""
         raise NotImplementedError
 
+    coordinate_scores = scores
+
 
 def _source(table_input: TableInput, leaves: Sequence[Any]) -> _Source | None:
     ids = table_input.ids
