@@ -104,3 +104,63 @@ def table_of(model: nn.Module) -> str:
 
 def logits(model: nn.Module, batch: dict[str, Any]) -> Tensor:
     return model(**batch).logits  # type: ignore[no-any-return]
+
+
+WORDS = ("the", "film", "is", "a", "good", "bad", "dull", "fine", "plot", "story", "very", "not")
+
+
+def tokenizer(kind: str = "bert", limit: int = 16) -> Any:
+    """A word tokeniser with the special tokens of BERT (pad 0) or RoBERTa (pad 1)."""
+    import transformers
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    special = ["[PAD]", "[CLS]", "[SEP]", "[UNK]"] if kind == "bert" else ["<s>", "<pad>", "</s>", "<unk>"]
+    names = [*special, *WORDS]
+    names += [f"word{n}" for n in range(VOCABULARY - len(names))]
+    first, pad, last, unknown = (1, 0, 2, 3) if kind == "bert" else (0, 1, 2, 3)
+    made = Tokenizer(models.WordLevel({name: n for n, name in enumerate(names)}, unk_token=special[unknown]))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    ends = [(special[first], first), (special[last], last)]
+    made.post_processor = processors.TemplateProcessing(
+        single=f"{special[first]} $A {special[last]}",
+        pair=f"{special[first]} $A {special[last]} $B:1 {special[last]}:1",
+        special_tokens=ends,
+    )
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=made,
+        pad_token=special[pad],
+        cls_token=special[first],
+        sep_token=special[last],
+        unk_token=special[unknown],
+        model_max_length=limit,
+        model_input_names=["input_ids", "attention_mask", "token_type_ids"],
+    )
+
+
+def reviews(count: int, seed: int = 0) -> list[tuple[str, str]]:
+    """Made-up reviews with their labels: good and fine are positive, bad and dull are not."""
+    generator = torch.Generator().manual_seed(seed)
+    made = []
+    for n in range(count):
+        length = int(torch.randint(1, 7, (), generator=generator))
+        fillers = [WORDS[int(i)] for i in torch.randint(0, 4, (length,), generator=generator)]
+        verdict = WORDS[4 + 3 * (n // 2 % 2)] if n % 2 else WORDS[5 + n // 2 % 2]
+        made.append((" ".join([*fillers, verdict]), str(n % 2)))
+    return made
+
+
+def write_reviews(path: Any, count: int, seed: int = 0) -> None:
+    """A GLUE-style file."""
+    lines = ["sentence\tlabel", *("\t".join(each) for each in reviews(count, seed))]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def write_model(folder: Any, kind: str = "bert", **changes: Any) -> None:
+    """A small encoder with its tokeniser, as Hugging Face saves them."""
+    import transformers
+
+    names = {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta"}
+    config = getattr(transformers, f"{names[kind]}Config")(**(_SIZES | changes))
+    torch.manual_seed(2)
+    getattr(transformers, f"{names[kind]}Model")(config).save_pretrained(folder)
+    tokenizer(kind).save_pretrained(folder)

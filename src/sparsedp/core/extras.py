@@ -15,7 +15,7 @@ EXTRAS = {
     "cli": ("typer", "rich", "pydantic", "yaml"),
     "report": ("plotly", "matplotlib", "tensorboard"),
     "convex": ("sklearn", "spgl1"),
-    "text": ("transformers", "peft", "tokenizers"),
+    "text": ("transformers", "peft", "tokenizers", "wordfreq"),
     "bench": ("opacus", "psutil"),
 }
 """The modules of each extra, by the names they are imported under."""

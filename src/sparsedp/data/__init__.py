@@ -1,4 +1,4 @@
-"""Click data: preparing raw files by public rules, reading them back at random, and generating them.
+"""Click data: preparing raw files by public rules, reading them back at random, and generating them. Texts.
 
 The public names are loaded when first used, so that preparing with hashes starts without the accountant.
 """
@@ -25,13 +25,19 @@ _HOME = {
     "Period": "clicks",
     "PublicValues": "partition_selection",
     "Schema": "schema",
+    "Sentences": "sentences",
     "Table": "table",
+    "TextData": "text",
     "Vocabulary": "vocabulary",
     "VocabularyRule": "rules",
     "generate": "generated",
     "learn_privately": "vocabulary",
     "learn_public": "vocabulary",
     "prepare": "preparation",
+    "public_token_counts": "token_frequencies",
+    "read_lines": "sentences",
+    "read_tsv": "sentences",
+    "tokenize": "text",
     "write_criteo_days": "generated",
     "write_criteo_tsv": "generated",
 }
@@ -52,13 +58,19 @@ __all__ = [
     "Period",
     "PublicValues",
     "Schema",
+    "Sentences",
     "Table",
+    "TextData",
     "Vocabulary",
     "VocabularyRule",
     "generate",
     "learn_privately",
     "learn_public",
     "prepare",
+    "public_token_counts",
+    "read_lines",
+    "read_tsv",
+    "tokenize",
     "write_criteo_days",
     "write_criteo_tsv",
 ]
@@ -74,7 +86,10 @@ if TYPE_CHECKING:
     from sparsedp.data.preparation import prepare
     from sparsedp.data.rules import HashRule, VocabularyRule
     from sparsedp.data.schema import Feature, Schema
+    from sparsedp.data.sentences import Sentences, read_lines, read_tsv
     from sparsedp.data.table import Columns, Table
+    from sparsedp.data.text import TextData, tokenize
+    from sparsedp.data.token_frequencies import public_token_counts
     from sparsedp.data.vocabulary import Vocabulary, learn_privately, learn_public
 
 __getattr__ = lazy_names(__name__, _HOME)
