@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -57,7 +59,7 @@ class TextClassifier(nn.Module):
     def word_embedding(self) -> str:
         """The name of the word embedding's module: the table that selection rules choose rows of."""
         words = word_embedding_of(self.encoder)
-        return next(name for name, module in self.named_modules() if module is words)
+        return str(next(name for name, module in self.named_modules() if module is words))
 
 
 def load_tokenizer(source: str | Path) -> Any:
@@ -72,6 +74,17 @@ def load_tokenizer(source: str | Path) -> Any:
         raise ValueError(
             f"model: {folder} has no tokeniser that can be read ({_first_line(error)})"
         ) from None
+
+
+def untrained_encoder(source: str | Path) -> nn.Module:
+    """The encoder's architecture alone, without memory for its weights."""
+    require("transformers")
+    import transformers
+
+    with torch.device("meta"):
+        encoder = transformers.AutoModel.from_config(_encoder_config(model_folder(source)))  # type: ignore[no-untyped-call]
+    assert isinstance(encoder, nn.Module)
+    return encoder
 
 
 def load_text_classifier(
@@ -99,14 +112,13 @@ def load_text_classifier(
     if embedding not in ("full", "frozen", "lora"):
         raise ValueError(f"embedding: must be 'full', 'frozen' or 'lora', not {embedding!r}")
     folder = model_folder(source)
+    config = _encoder_config(folder)
+    _set_dropout(config, dropout)
     try:
-        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
-        _set_dropout(config, dropout)
-        encoder = transformers.AutoModel.from_pretrained(folder, config=config, local_files_only=True)
+        with _quiet():
+            encoder = transformers.AutoModel.from_pretrained(folder, config=config, local_files_only=True)
     except (OSError, ValueError) as error:
         raise ValueError(f"model: {folder} has no encoder that can be read ({_first_line(error)})") from None
-    if getattr(config, "is_encoder_decoder", False):
-        raise ValueError(f"model: {config.model_type} is an encoder with a decoder; give an encoder alone")
     if getattr(encoder, "pooler", None) is not None:
         encoder.pooler = None  # the head pools itself
     if tokenizer is not None:
@@ -177,6 +189,18 @@ def model_folder(source: str | Path) -> Path:
     )
 
 
+def _encoder_config(folder: Path) -> Any:
+    import transformers
+
+    try:
+        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"model: {folder} has no encoder that can be read ({_first_line(error)})") from None
+    if getattr(config, "is_encoder_decoder", False):
+        raise ValueError(f"model: {config.model_type} is an encoder with a decoder; give an encoder alone")
+    return config
+
+
 def _add_adapters(encoder: nn.Module, rank: int, targets: Sequence[str] | None, embedding_rank: int) -> None:
     """LoRA in the targets, and in the word embedding where it has a rank."""
     if rank < 0 or embedding_rank < 0:
@@ -219,6 +243,23 @@ def _set_dropout(config: Any, rate: float) -> None:
     for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout"):
         if isinstance(getattr(config, name, None), float):
             setattr(config, name, rate)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without transformers' progress bar and its report on weights of other heads, which are left out here."""
+    import transformers
+
+    logging: Any = transformers.utils.logging
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def _first_line(error: Exception) -> str:

@@ -5,20 +5,27 @@ from __future__ import annotations
 from torch import nn
 
 from sparsedp.core.counts import SparseCounts
-from sparsedp.data import ClickData
+from sparsedp.data import ClickData, TextData
 from sparsedp.runs.algorithms import ALGORITHMS
 from sparsedp.runs.config import RunConfig
+from sparsedp.runs.text import token_rows
+from sparsedp.runs.text_config import TextConfig
 from sparsedp.selection import FEST, PrivateTopK
 
 
-def private_rows(config: RunConfig, model: nn.Module, data: ClickData) -> PrivateTopK | None:
-    """The DP top-k of algorithms that choose their rows before training; None for the others.
+def private_rows(
+    config: RunConfig, model: nn.Module, data: ClickData | TextData
+) -> FEST | PrivateTopK | None:
+    """The top-k of algorithms that choose their rows before training; None for the others.
 
     Counts come from the data's columns where the model names its tables, else from passes of the model.
     """
     if not ALGORITHMS[config.algorithm].row_set:
         return None
     assert config.rows is not None
+    if isinstance(data, TextData):
+        assert isinstance(config, TextConfig)
+        return token_rows(config, model, data)
     names = getattr(model, "table_names", None)
     if names is None or data.schema.multi_hot:
         source: object = data.loader(config.batch_size)
