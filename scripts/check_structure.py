@@ -50,7 +50,7 @@ ACROSS = {
     "test_mutants.py",
     "test_seeded_results.py",
     "test_structure.py",
-    "training/test_hugging_face.py",
+    "training/test_fine_tuning.py",
     "training/test_memory.py",
     "training/test_scales.py",
 }

@@ -73,7 +73,7 @@ ADAFEST: list[dict[str, Any]] = [
     {"false_positives": count, "noise_ratio": 5.0} for count in (50.0, 5.0, 500.0)
 ]
 FEST: list[dict[str, Any]] = [{"rows": rows, "row_source": "words"} for rows in (4000, 500)]
-RANKS = (16, 4, 64)
+RANKS = [16, 4, 64]
 """The first of each list is also run at the other epsilons."""
 LEAD = (
     "Accuracy on SST-2's dev and labelled test sentences against the number of coordinates of the word embedding that "
