@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import UserDict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from support import text_peak_memory
+from support.allocations import LargestAllocation
 from support.language import (
     LENGTHS,
     VOCABULARY,
@@ -137,10 +142,53 @@ def test_adapters_head_and_word_embedding(kind: str, pad: int, selection: str) -
     assert not words[pad].any()
 
 
+@pytest.mark.filterwarnings("error:physical_batch_size")  # no piece is stored
 @pytest.mark.parametrize("selection", ["dpsgd", "adafest"])
 @pytest.mark.parametrize("physical", [2, 4])
 def test_in_pieces_padded_by_themselves(selection: str, physical: int) -> None:
     check(with_adapters(encoder("bert"), "full"), selection, 0, physical)
+
+
+def test_a_large_vocabulary_is_never_allocated_again() -> None:
+    rows = 250_002
+    config = transformers.XLMRobertaConfig(
+        vocab_size=rows, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
+    )
+    model = with_adapters(transformers.XLMRobertaForSequenceClassification(config), "full")
+    private = sdp.PrivacyEngine().make_private(
+        module=model,
+        optimizer=torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1),
+        data_loader=[{**padded(sentences(), 1), "labels": labels()}],
+        noise_multiplier=1.0,
+        max_grad_norm=CLIP,
+        selection=sdp.AdaFEST(),
+        expected_batch_size=B,
+        poisson=False,
+    )
+    known = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    for _ in range(3):
+        for batch in private.data_loader:
+            with LargestAllocation(known) as watch:
+                mean_loss(private.module, batch).backward()
+                private.optimizer.step()
+    assert watch.largest < rows
+    step = private.optimizer.last_step
+    assert step is not None
+    assert step.table_coordinates == rows * 8
+    assert step.reduction > 1000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("selection", ["dpsgd", "adafest"])
+def test_peak_memory_of_1024_texts_is_that_of_a_piece(selection: str) -> None:
+    """A piece of 16 holds 30 MB of activations; 1024 texts, if they were kept, 2 GB."""
+    program = Path(text_peak_memory.__file__)
+
+    def peak(examples: int) -> float:
+        command = [sys.executable, str(program), selection, str(examples)]
+        return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+    assert peak(1024) < peak(64) + 50
 
 
 @pytest.mark.parametrize("embedding", ["frozen", "lora"])
