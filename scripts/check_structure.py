@@ -33,6 +33,7 @@ ACROSS = {
     "examples/test_examples.py",
     "examples/test_extending.py",
     "examples/test_glossary.py",
+    "examples/test_text_page.py",
     "experiments/fest/test_studies.py",
     "experiments/sgo/test_studies.py",
     "experiments/test_data_page.py",

@@ -115,70 +115,72 @@ def _many(count: int) -> Sentences:
     return Sentences(texts, None, labels)
 
 
-class TestCache:
-    def test_texts_are_tokenised_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        first = tokenize(TEXTS, tokenizer(), cache=tmp_path)
-        monkeypatch.setattr("sparsedp.data.text._arrays", _refuse)
-        again = tokenize(TEXTS, tokenizer(), cache=tmp_path)
-        assert again.tokens.tolist() == first.tokens.tolist()
-        assert again.__getitems__([0, 1])["input_ids"].equal(first.__getitems__([0, 1])["input_ids"])
-        [file] = tmp_path.iterdir()
-        assert file.stat().st_mode & 0o077 == 0
+def test_texts_are_tokenised_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = tokenize(TEXTS, tokenizer(), cache=tmp_path)
+    monkeypatch.setattr("sparsedp.data.text._arrays", _refuse)
+    again = tokenize(TEXTS, tokenizer(), cache=tmp_path)
+    assert again.tokens.tolist() == first.tokens.tolist()
+    assert again.__getitems__([0, 1])["input_ids"].equal(first.__getitems__([0, 1])["input_ids"])
+    [file] = tmp_path.iterdir()
+    assert file.stat().st_mode & 0o077 == 0
 
-    def test_other_texts_lengths_and_tokenisers_are_not_confused(self, tmp_path: Path) -> None:
-        def cached(texts: Sentences = TEXTS, kind: str = "bert", **options: Any) -> TextData:
-            return tokenize(texts, tokenizer(kind), cache=tmp_path, **options)
 
-        assert cached().lengths.max() == 7
-        assert cached(max_length=5).lengths.max() == 5
-        assert cached().lengths.max() == 7
-        assert cached(kind="roberta").tokens[0] == 0
-        assert (
-            cached(Sentences(["a b", "c"])).tokens.size
-            != cached(Sentences(["a", "b c"], ["d", "e"])).tokens.size
-        )
-        assert len(list(tmp_path.iterdir())) == 5
+def test_other_texts_lengths_and_tokenisers_are_not_confused(tmp_path: Path) -> None:
+    def cached(texts: Sentences = TEXTS, kind: str = "bert", **options: Any) -> TextData:
+        return tokenize(texts, tokenizer(kind), cache=tmp_path, **options)
 
-    @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 torn"])
-    def test_a_damaged_file_is_replaced(self, tmp_path: Path, content: bytes) -> None:
-        first = tokenize(TEXTS, tokenizer(), cache=tmp_path)
-        [file] = tmp_path.iterdir()
-        file.write_bytes(content)
-        assert tokenize(TEXTS, tokenizer(), cache=tmp_path).tokens.tolist() == first.tokens.tolist()
-        assert file.stat().st_size > 100
+    assert cached().lengths.max() == 7
+    assert cached(max_length=5).lengths.max() == 5
+    assert cached().lengths.max() == 7
+    assert cached(kind="roberta").tokens[0] == 0
+    assert (
+        cached(Sentences(["a b", "c"])).tokens.size != cached(Sentences(["a", "b c"], ["d", "e"])).tokens.size
+    )
+    assert len(list(tmp_path.iterdir())) == 5
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 torn"])
+def test_a_damaged_file_is_replaced(tmp_path: Path, content: bytes) -> None:
+    first = tokenize(TEXTS, tokenizer(), cache=tmp_path)
+    [file] = tmp_path.iterdir()
+    file.write_bytes(content)
+    assert tokenize(TEXTS, tokenizer(), cache=tmp_path).tokens.tolist() == first.tokens.tolist()
+    assert file.stat().st_size > 100
 
 
 def _refuse(*_: Any) -> Any:
     raise AssertionError("tokenised again")
 
 
-class TestRefusals:
-    def test_a_text_longer_than_the_model_takes(self) -> None:
-        with pytest.raises(
-            ValueError, match="text number 1 has 7 tokens, and the model takes 6; give max_length"
-        ):
-            tokenize(TEXTS, tokenizer(limit=6))
-        with pytest.raises(ValueError, match="text number 1 has 7 tokens, and the model takes 5"):
-            tokenize(TEXTS, tokenizer(), most_tokens=5)
-        data = tokenize(TEXTS, tokenizer(limit=6), max_length=6)
-        assert data.lengths.tolist() == [4, 6, 3]
-        assert data[1]["input_ids"][-1] == 2  # truncated before the last token is set
+def test_a_text_longer_than_the_model_takes() -> None:
+    with pytest.raises(
+        ValueError, match="text number 1 has 7 tokens, and the model takes 6; give max_length"
+    ):
+        tokenize(TEXTS, tokenizer(limit=6))
+    with pytest.raises(ValueError, match="text number 1 has 7 tokens, and the model takes 5"):
+        tokenize(TEXTS, tokenizer(), most_tokens=5)
+    data = tokenize(TEXTS, tokenizer(limit=6), max_length=6)
+    assert data.lengths.tolist() == [4, 6, 3]
+    assert data[1]["input_ids"][-1] == 2  # truncated before the last token is set
 
-    @pytest.mark.parametrize("length", [0, 2, 17])
-    def test_a_length_that_the_model_does_not_take(self, length: int) -> None:
-        with pytest.raises(ValueError, match="max_length: must lie between 3 and 16"):
-            tokenize(TEXTS, tokenizer(), max_length=length)
 
-    def test_a_label_that_was_not_named(self) -> None:
-        with pytest.raises(
-            ValueError, match="label '2' of text number 0 is not one of '0', '1'; give all labels"
-        ):
-            tokenize(Sentences(["good"], None, ["2"]), tokenizer())
-        with pytest.raises(ValueError, match="two or more different labels"):
-            tokenize(TEXTS, tokenizer(), classes=("1", "1"))
+@pytest.mark.parametrize("length", [0, 2, 17])
+def test_a_length_that_the_model_does_not_take(length: int) -> None:
+    with pytest.raises(ValueError, match="max_length: must lie between 3 and 16"):
+        tokenize(TEXTS, tokenizer(), max_length=length)
 
-    def test_a_tokeniser_without_pads(self) -> None:
-        made = tokenizer()
-        made.pad_token = None
-        with pytest.raises(ValueError, match="tokenizer: has no pad token"):
-            tokenize(TEXTS, made)
+
+def test_a_label_that_was_not_named() -> None:
+    with pytest.raises(
+        ValueError, match="label '2' of text number 0 is not one of '0', '1'; give all labels"
+    ):
+        tokenize(Sentences(["good"], None, ["2"]), tokenizer())
+    with pytest.raises(ValueError, match="two or more different labels"):
+        tokenize(TEXTS, tokenizer(), classes=("1", "1"))
+
+
+def test_a_tokeniser_without_pads() -> None:
+    made = tokenizer()
+    made.pad_token = None
+    with pytest.raises(ValueError, match="tokenizer: has no pad token"):
+        tokenize(TEXTS, made)

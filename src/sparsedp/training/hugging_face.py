@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, IterableDataset
 from typing_extensions import override
 
 from sparsedp.accounting import PrivacyStatement
@@ -63,10 +63,10 @@ class PrivateTrainer(transformers.Trainer):
         args = copy.copy(args)
         args.gradient_accumulation_steps = 1  # a batch's pieces are one step's already
         super().__init__(model=model, args=args, **options)
-        if not isinstance(self.train_dataset, Dataset) or not hasattr(self.train_dataset, "__len__"):
+        if isinstance(self.train_dataset, IterableDataset) or not hasattr(self.train_dataset, "__len__"):
             raise ValueError("train_dataset: must be a map-style dataset with a length, for Poisson sampling")
         self.target_epsilon = target_epsilon
-        self.target_delta = target_delta or default_delta(len(self.train_dataset))
+        self.target_delta = target_delta or default_delta(len(self.train_dataset))  # type: ignore[arg-type]
         self._private: Private | None = None
         self.model: nn.Module
 
