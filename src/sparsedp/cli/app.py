@@ -16,7 +16,7 @@ from sparsedp.cli.prepare import prepare_app
 from sparsedp.cli.report import report
 from sparsedp.cli.reproduce import reproduce
 from sparsedp.cli.sweep import sweep
-from sparsedp.cli.train import evaluate, resume, train, train_rank
+from sparsedp.cli.train import evaluate, resume, train_app, train_rank
 
 app = typer.Typer(
     name="sparsedp",
@@ -43,7 +43,8 @@ def sparsedp(
 
 app.command()(demo)
 app.add_typer(prepare_app, name="prepare")
-for command in (train, resume, evaluate, sweep, plan, account, bench, reproduce, report):
+app.add_typer(train_app, name="train")
+for command in (resume, evaluate, sweep, plan, account, bench, reproduce, report):
     app.command()(command)
 
 app.command(hidden=True)(train_rank)

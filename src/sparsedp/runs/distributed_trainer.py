@@ -8,14 +8,14 @@ from torch import nn
 from typing_extensions import override
 
 from sparsedp.accounting import Ledger, PrivacyStatement
-from sparsedp.data import ClickData
+from sparsedp.data import ClickData, TextData
 from sparsedp.distributed import DistributedEngine, Exchange
 from sparsedp.distributed import checkpoint as shared_checkpoint
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.row_counts import private_rows
 from sparsedp.runs.run_stats import RunStats
 from sparsedp.runs.trainer import STATS, PrivateTrainer
-from sparsedp.selection import PrivateTopK
+from sparsedp.selection import FEST, PrivateTopK
 from sparsedp.training import PrivacyEngine
 
 
@@ -23,7 +23,12 @@ class DistributedTrainer(PrivateTrainer):
     """Training with all processes of a run; rank 0 has the ledger, and alone knows epsilon."""
 
     def __init__(
-        self, config: RunConfig, model: nn.Module, data: ClickData, ledger: Ledger | None, exchange: Exchange
+        self,
+        config: RunConfig,
+        model: nn.Module,
+        data: ClickData | TextData,
+        ledger: Ledger | None,
+        exchange: Exchange,
     ) -> None:
         self._exchange = exchange
         self.ranks = exchange.size
@@ -40,7 +45,9 @@ class DistributedTrainer(PrivateTrainer):
         )
 
     @override
-    def _private_rows(self, config: RunConfig, model: nn.Module, data: ClickData) -> PrivateTopK | None:
+    def _private_rows(
+        self, config: RunConfig, model: nn.Module, data: ClickData | TextData
+    ) -> FEST | PrivateTopK | None:
         return private_rows(config, model, data, self._exchange)
 
     @override

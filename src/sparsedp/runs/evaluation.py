@@ -1,4 +1,4 @@
-"""How good a click model is on rows it was not trained on."""
+"""How good a model is on rows it was not trained on."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from safetensors.torch import load_model
 from torch import nn
 
-from sparsedp.data import ClickData
+from sparsedp.data import ClickData, TextData
 from sparsedp.runs.folder import RunFolder
-from sparsedp.runs.sources import fresh_model, held_out, open_data
+from sparsedp.runs.sources import data_of, fresh_model, held_out, open_data
 
 BATCH = 1 << 14
+TEXTS = 64
 
 
 @dataclass(frozen=True)
@@ -25,11 +26,15 @@ class Evaluation:
     auc: float
     log_loss: float
     rows: int
+    accuracy: float | None = None
+    """Of a text classifier; its AUC is the mean over classes of each against the others."""
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, data: ClickData) -> Evaluation:
+def evaluate(model: nn.Module, data: ClickData | TextData) -> Evaluation:
     """Predict every row of ``data`` in evaluation mode."""
+    if isinstance(data, TextData):
+        return evaluate_texts(model, data)
     was_training = model.training
     model.eval()
     try:
@@ -46,6 +51,34 @@ def evaluate(model: nn.Module, data: ClickData) -> Evaluation:
         auc=area_under_curve(labels == labels.max(), predicted),
         log_loss=mean_log_loss(labels == labels.max(), predicted),
         rows=len(data),
+    )
+
+
+@torch.no_grad()
+def evaluate_texts(model: nn.Module, data: TextData) -> Evaluation:
+    """Classify every text of ``data`` in evaluation mode."""
+    labels = data.label
+    if np.unique(labels).size < 2:
+        raise ValueError(f"held-out texts all have the label {data.classes[labels[0]]!r}: AUC is not defined")
+    was_training = model.training
+    model.eval()
+    try:
+        logits = [
+            model(**{name: values for name, values in batch.items() if name != "labels"}).double()
+            for batch in data.batches(TEXTS)
+        ]
+    finally:
+        model.train(was_training)
+    scores = torch.cat(logits)
+    if not scores.isfinite().all():
+        return Evaluation(auc=0.5, log_loss=float("inf"), rows=len(data), accuracy=0.0)
+    predicted = torch.softmax(scores, dim=1).numpy()
+    known = [number for number in range(predicted.shape[1]) if (labels == number).any()]
+    return Evaluation(
+        auc=float(np.mean([area_under_curve(labels == number, predicted[:, number]) for number in known])),
+        log_loss=float(torch.nn.functional.cross_entropy(scores, torch.from_numpy(labels))),
+        rows=len(data),
+        accuracy=float(np.mean(predicted.argmax(axis=1) == labels)),
     )
 
 
@@ -71,11 +104,13 @@ def evaluate_run(path: str | Path, data: str | None = None) -> Evaluation:
     config = folder.config()
     if not folder.weights.exists():
         raise ValueError(f"{path} has no trained model yet; resume it first")
-    trained_on = open_data(config.data)
+    trained_on = data_of(config)
     model = fresh_model(config, trained_on)
     load_model(model, str(folder.weights))
     if data is None:
         return evaluate(model, held_out(config, trained_on))
+    if isinstance(trained_on, TextData):
+        return evaluate(model, data_of(config.model_copy(update={"data": data})))
     other = open_data(data)
     trained_on.schema.require_same_columns(other.schema)
     return evaluate(model, other)

@@ -11,6 +11,7 @@ from typing import Any
 
 from sparsedp.core.durable import write_file
 from sparsedp.runs.config import RunConfig
+from sparsedp.runs.text_config import read_config
 
 CONFIG = "config.yaml"
 
@@ -77,7 +78,7 @@ class RunFolder:
         path = self.path / CONFIG
         if not path.exists():
             raise ValueError(f"{self.path} holds no run (no {CONFIG})")
-        return RunConfig.read(path)
+        return read_config(path)
 
     def log(self, record: dict[str, Any]) -> None:
         """Append one line to the metrics."""

@@ -7,15 +7,20 @@ from torch import nn
 from torch.optim import Optimizer
 
 from sparsedp.runs.config import RunConfig
+from sparsedp.runs.text_config import TextConfig
 from sparsedp.training import RowWiseAdagrad
 
 
 def optimizers_of(config: RunConfig, model: nn.Module) -> list[Optimizer]:
     """One optimiser for the dense layers, one for the tables."""
-    tables = [m.weight for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
+    tables = trained_tables(model)
     held = {id(table) for table in tables}
     dense = [p for p in model.parameters() if id(p) not in held and p.requires_grad]
     lr = config.table_learning_rate
+    adam = isinstance(config, TextConfig) and config.optimizer == "adam"
+    of_dense = (torch.optim.Adam if adam else torch.optim.SGD)(dense, lr=config.learning_rate)
+    if not tables:
+        return [of_dense]
     of_tables: Optimizer
     if config.table_optimizer == "adagrad":
         of_tables = torch.optim.Adagrad(tables, lr=lr)
@@ -23,4 +28,11 @@ def optimizers_of(config: RunConfig, model: nn.Module) -> list[Optimizer]:
         of_tables = RowWiseAdagrad(tables, lr=lr)
     else:
         of_tables = torch.optim.SGD(tables, lr=lr)
-    return [torch.optim.SGD(dense, lr=config.learning_rate), of_tables]
+    return [of_dense, of_tables]
+
+
+def trained_tables(model: nn.Module) -> list[nn.Parameter]:
+    """The weights of all embeddings that are trained."""
+    layers = [m for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
+    weights = [layer.get_parameter("weight") for layer in layers]
+    return [weight for weight in weights if weight.requires_grad]

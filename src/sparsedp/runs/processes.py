@@ -19,6 +19,7 @@ from sparsedp.runs.result import Result, finish_run
 from sparsedp.runs.run_stats import RunStats
 from sparsedp.runs.setup import RunSetup
 from sparsedp.runs.sources import split
+from sparsedp.runs.text_config import TextConfig
 from sparsedp.runs.trainer import open_ledger
 from sparsedp.runs.training import OnProgress, take_steps
 
@@ -49,6 +50,8 @@ def _check(config: RunConfig, processes: int) -> None:
         raise ValueError(f"nproc must be at least 1, got {processes}")
     if not config.is_private or ALGORITHMS[config.algorithm].lazy_noise:
         raise ValueError(f"nproc: algorithm {config.algorithm} trains on one process; leave --nproc out")
+    if isinstance(config, TextConfig):
+        raise ValueError("nproc: texts train on one process; leave --nproc out")
     if config.period is not None:
         raise ValueError("nproc: streaming runs train on one process; leave --nproc or --period out")
 

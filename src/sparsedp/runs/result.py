@@ -10,6 +10,7 @@ from torch import nn
 from sparsedp.accounting import PrivacyStatement
 from sparsedp.runs.evaluation import Evaluation
 from sparsedp.runs.folder import RunFolder
+from sparsedp.runs.optimizers import trained_tables
 from sparsedp.runs.run_stats import RunStats
 from sparsedp.training.checkpoint import write_weights
 
@@ -23,6 +24,8 @@ class Result:
     auc: float
     """On the held-out rows; of a streaming run on all later periods together."""
     log_loss: float
+    accuracy: float | None = None
+    """Of a text classifier."""
     held_out_rows: int | None = None
     steps: int
     training_rows: int
@@ -71,15 +74,15 @@ def finish_run(
     write_weights(
         model, folder.weights, privacy=privacy, without=withheld
     )  # state_dict applies pending noise
-    tables = [m.weight for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
     result = Result(
         auc=evaluation.auc,
         log_loss=evaluation.log_loss,
+        accuracy=evaluation.accuracy,
         held_out_rows=evaluation.rows,
         steps=run_stats.steps,
         rows=run_stats.mean_rows,
         gradient_size=run_stats.mean_gradient_size,
-        table_coordinates=sum(table.numel() for table in tables),
+        table_coordinates=sum(table.numel() for table in trained_tables(model)),
         reduction=run_stats.reduction,
         rows_per_table=run_stats.mean_rows_per_table,
         examples_per_second=run_stats.examples_per_second,

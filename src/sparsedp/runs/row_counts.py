@@ -5,19 +5,21 @@ from __future__ import annotations
 from torch import nn
 
 from sparsedp.core.counts import SparseCounts
-from sparsedp.data import ClickData
+from sparsedp.data import ClickData, TextData
 from sparsedp.data.row_sets import RowRange
 from sparsedp.distributed import Exchange, merge_counts
 from sparsedp.distributed.session import part_of_rank
 from sparsedp.runs.algorithms import ALGORITHMS
 from sparsedp.runs.config import RunConfig
+from sparsedp.runs.text import token_rows
+from sparsedp.runs.text_config import TextConfig
 from sparsedp.selection import FEST, PrivateTopK
 
 
 def private_rows(
-    config: RunConfig, model: nn.Module, data: ClickData, exchange: Exchange | None = None
-) -> PrivateTopK | None:
-    """The DP top-k of algorithms that choose their rows before training; None for the others.
+    config: RunConfig, model: nn.Module, data: ClickData | TextData, exchange: Exchange | None = None
+) -> FEST | PrivateTopK | None:
+    """The top-k of algorithms that choose their rows before training; None for the others.
 
     Counts come from the data's columns where the model names its tables, else from passes of the model. With an
     ``exchange`` each process counts its own part of the data, and rank 0 gets the sum.
@@ -25,6 +27,9 @@ def private_rows(
     if not ALGORITHMS[config.algorithm].row_set:
         return None
     assert config.rows is not None
+    if isinstance(data, TextData):
+        assert isinstance(config, TextConfig)
+        return token_rows(config, model, data)
     names = getattr(model, "table_names", None)
     if names is None or data.schema.multi_hot:
         source: object = data.loader(config.expected_batch_size)

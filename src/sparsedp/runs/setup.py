@@ -7,10 +7,10 @@ from pathlib import Path
 
 from torch import nn
 
-from sparsedp.data import ClickData
+from sparsedp.data import ClickData, TextData
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.folder import RunFolder
-from sparsedp.runs.sources import fresh_model, open_data, split_periods
+from sparsedp.runs.sources import data_of, fresh_model, split_periods
 from sparsedp.runs.trainer import check_ledger
 
 
@@ -20,14 +20,14 @@ class RunSetup:
 
     config: RunConfig
     folder: RunFolder
-    data: ClickData
+    data: ClickData | TextData
     model: nn.Module
 
     @classmethod
     def create(cls, config: RunConfig, path: str | Path) -> RunSetup:
         """A new run in the folder ``path``, which is created only if the config is valid."""
-        data = open_data(config.data)
-        if config.period is not None:
+        data = data_of(config)
+        if isinstance(data, ClickData) and config.period is not None:
             split_periods(config, data)
         model = fresh_model(config, data)
         check_ledger(config)
@@ -39,5 +39,5 @@ class RunSetup:
     def reopen(cls, folder: RunFolder) -> RunSetup:
         """A run that was started before."""
         config = folder.config()
-        data = open_data(config.data)
+        data = data_of(config)
         return cls(config, folder, data, fresh_model(config, data))

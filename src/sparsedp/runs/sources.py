@@ -8,12 +8,19 @@ import numpy as np
 import torch
 from torch import nn
 
-from sparsedp.data import ClickData, ClickProcess, GeneratedClicks
+from sparsedp.data import ClickData, ClickProcess, GeneratedClicks, TextData
 from sparsedp.models import load_model
 from sparsedp.runs.config import RunConfig
+from sparsedp.runs.text import fresh_classifier, open_texts, split_texts
+from sparsedp.runs.text_config import TextConfig
 
 GENERATED_SEED = 0
 """The generated population is the same for every run; the run's seed decides its noise, not its data."""
+
+
+def data_of(config: RunConfig) -> ClickData | TextData:
+    """The run's data."""
+    return open_texts(config) if isinstance(config, TextConfig) else open_data(config.data)
 
 
 def open_data(name: str) -> ClickData:
@@ -27,8 +34,13 @@ def open_data(name: str) -> ClickData:
     return GeneratedClicks(rows, days, process=ClickProcess(seed=GENERATED_SEED))
 
 
-def split(config: RunConfig, data: ClickData) -> tuple[ClickData, ClickData]:
+def split(
+    config: RunConfig, data: ClickData | TextData
+) -> tuple[ClickData, ClickData] | tuple[TextData, TextData]:
     """(training rows, held-out rows)."""
+    if isinstance(data, TextData):
+        assert isinstance(config, TextConfig)
+        return split_texts(config, data)
     if config.holdout_by == "time":
         return data.split_by_time(config.holdout)
     return data.split(config.holdout)
@@ -45,16 +57,19 @@ def split_periods(config: RunConfig, data: ClickData) -> tuple[list[ClickData], 
     return periods[:training], periods[training:]
 
 
-def held_out(config: RunConfig, data: ClickData) -> ClickData:
+def held_out(config: RunConfig, data: ClickData | TextData) -> ClickData | TextData:
     """The rows that the run is evaluated on: for a streaming run all that are later than its training."""
-    if config.period is None:
+    if config.period is None or isinstance(data, TextData):
         return split(config, data)[1]
     start = split_periods(config, data)[1][0].time.min()
     return data.subset(np.flatnonzero(data.time >= start))
 
 
-def fresh_model(config: RunConfig, data: ClickData) -> nn.Module:
+def fresh_model(config: RunConfig, data: ClickData | TextData) -> nn.Module:
     """The untrained model; seeded where the run is."""
+    if isinstance(data, TextData):
+        assert isinstance(config, TextConfig)
+        return fresh_classifier(config)
     if config.seed is not None:
         torch.manual_seed(config.seed)
     return load_model(config.model, data.schema, **config.model_options)

@@ -88,6 +88,7 @@ class _State:
 
 def _run(setup: RunSetup, on_progress: OnProgress | None) -> Result:
     config, folder, model = setup.config, setup.folder, setup.model
+    assert isinstance(setup.data, ClickData)
     training, later = split_periods(config, setup.data)
     rows = _PeriodRows(config, model, training)
     state = _State.load(folder.checkpoint, model, rows) if folder.checkpoint.exists() else _State()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,14 +14,14 @@ from typing_extensions import override
 from sparsedp.accounting import Ledger, PrivacyStatement
 from sparsedp.accounting.event_json import event_key
 from sparsedp.core.steps import steps_in
-from sparsedp.data import ClickData
+from sparsedp.data import ClickData, TextData
 from sparsedp.randomness import NoiseSource
 from sparsedp.runs.algorithms import selection_of
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.optimizers import optimizers_of
 from sparsedp.runs.row_counts import private_rows
 from sparsedp.runs.run_stats import RunStats
-from sparsedp.selection import PrivateTopK, Selection
+from sparsedp.selection import FEST, PrivateTopK, Selection
 from sparsedp.training import EpsilonMeter, LastStep, PoissonLoader, PrivacyEngine
 from sparsedp.training.checkpoint import state_of, write_state
 
@@ -46,6 +46,9 @@ class Trainer(Protocol):
 
     def zero_grad(self) -> None:
         """Clear the gradients, before a batch."""
+
+    def weight(self) -> float:
+        """What the mean loss of the current piece is multiplied by."""
 
     def step(self) -> None:
         """Update the model, after a backward pass."""
@@ -105,7 +108,7 @@ class PrivateTrainer(Trainer):
         self,
         config: RunConfig,
         model: nn.Module,
-        data: ClickData,
+        data: ClickData | TextData,
         ledger: Ledger | None,
         selection: Selection | None = None,
     ) -> None:
@@ -134,7 +137,9 @@ class PrivateTrainer(Trainer):
     def _new_engine(self, config: RunConfig) -> PrivacyEngine:
         return PrivacyEngine(secure=config.seed is None, seed=config.seed, ledger=self.ledger)
 
-    def _private_rows(self, config: RunConfig, model: nn.Module, data: ClickData) -> PrivateTopK | None:
+    def _private_rows(
+        self, config: RunConfig, model: nn.Module, data: ClickData | TextData
+    ) -> FEST | PrivateTopK | None:
         return private_rows(config, model, data)
 
     @property
@@ -149,6 +154,10 @@ class PrivateTrainer(Trainer):
     @override
     def zero_grad(self) -> None:
         self.private.optimizer.zero_grad()
+
+    @override
+    def weight(self) -> float:
+        return 1.0
 
     @override
     def step(self) -> None:
@@ -202,16 +211,44 @@ class PrivateTrainer(Trainer):
         self.engine.detach()
 
 
+class _CurrentPiece:
+    """Which piece of a logical batch the loader has handed out; ``batch``: the expected size, where it has pieces."""
+
+    def __init__(self, batch: int | None) -> None:
+        self._batch = batch
+        self.is_first = self.is_last = True
+        self.weight = 1.0
+
+    def begin_epoch(self) -> None:
+        """Nothing to do."""
+
+    def end_epoch(self) -> None:
+        """Nothing to do."""
+
+    def hand_out(
+        self, contents: Any, examples: int | None, *, first: bool, last: bool, batch: Sequence[Any]
+    ) -> None:
+        """The pieces' gradients are added up, so that each counts by its share of the batch."""
+        self.is_first, self.is_last = first, last
+        if self._batch is not None:
+            self.weight = (examples or 0) / self._batch
+
+
 class PlainTrainer(Trainer):
     """Training without privacy on the same Poisson batches, for comparison."""
 
     ranks = 1
 
-    def __init__(self, config: RunConfig, model: nn.Module, data: ClickData) -> None:
+    def __init__(self, config: RunConfig, model: nn.Module, data: ClickData | TextData) -> None:
         self.stopped: str | None = None
         batch = min(config.expected_batch_size, len(data))
+        self._piece = _CurrentPiece(batch if config.physical_batch_size is not None else None)
         self._loader = PoissonLoader(
-            data.loader(batch), sampling_rate=batch / len(data), stream=NoiseSource(config.seed).sampling
+            data.loader(batch),
+            sampling_rate=batch / len(data),
+            stream=NoiseSource(config.seed).sampling,
+            physical_batch_size=config.physical_batch_size,
+            owner=self._piece,
         )
         self._model = model
         self._optimizers: list[Optimizer] = optimizers_of(config, model)
@@ -228,18 +265,24 @@ class PlainTrainer(Trainer):
 
     @override
     def zero_grad(self) -> None:
-        for optimizer in self._optimizers:
-            optimizer.zero_grad()
+        if self._piece.is_first:
+            for optimizer in self._optimizers:
+                optimizer.zero_grad()
+
+    @override
+    def weight(self) -> float:
+        return self._piece.weight
 
     @override
     def step(self) -> None:
-        for optimizer in self._optimizers:
-            optimizer.step()
+        if self._piece.is_last:
+            for optimizer in self._optimizers:
+                optimizer.step()
 
     @property
     @override
     def is_mid_batch(self) -> bool:
-        return False
+        return not self._piece.is_last
 
     @override
     def last_step(self) -> LastStep | None:

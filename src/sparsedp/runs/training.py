@@ -1,9 +1,9 @@
-"""Training a click model from a config into a folder."""
+"""Training a model from a config into a folder."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
 
 from sparsedp.accounting import BudgetExceeded
-from sparsedp.data import ClickData
+from sparsedp.data import ClickData, TextData
 from sparsedp.runs.checkpoints import CheckpointSchedule
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.curves import Curves, curves
@@ -78,7 +78,7 @@ def _run(setup: RunSetup, on_progress: OnProgress | None) -> Result:
 def _loop(
     setup: RunSetup,
     trainer: Trainer,
-    held_out: ClickData,
+    held_out: ClickData | TextData,
     run_stats: RunStats,
     on_progress: OnProgress | None,
 ) -> Evaluation:
@@ -113,16 +113,16 @@ def take_steps(
     """
     taken, examples, seconds = trainer.steps_taken, 0, 0.0
     while taken < trainer.total_steps:
-        for features, label in trainer.batches():
+        for batch in trainer.batches():
             started = time.perf_counter()
             try:
-                train_step(model, trainer, features, label)
+                size = train_step(model, trainer, batch)
             except BudgetExceeded as refusal:
                 if not run_stats.steps:
                     raise
                 trainer.stopped = str(refusal)
                 return
-            examples, seconds = examples + len(label), seconds + time.perf_counter() - started
+            examples, seconds = examples + size, seconds + time.perf_counter() - started
             if trainer.is_mid_batch:
                 continue
             taken = trainer.steps_taken
@@ -135,11 +135,22 @@ def take_steps(
                 return
 
 
-def train_step(model: nn.Module, trainer: Trainer, features: tuple[Any, ...], label: torch.Tensor) -> None:
-    """Train on one batch: forward, backward and step."""
+def train_step(model: nn.Module, trainer: Trainer, batch: Any) -> int:
+    """Train on one batch (or piece of one): forward, backward and step. Returns its number of examples."""
     trainer.zero_grad()
-    cross_entropy(model(*features), label).backward()  # type: ignore[no-untyped-call]
+    size = len(batch["labels"]) if isinstance(batch, Mapping) else len(batch[1])
+    if size or not isinstance(batch, Mapping):  # attention has no empty batch
+        (trainer.weight() * _loss(model, batch)).backward()  # type: ignore[no-untyped-call]
     trainer.step()
+    return size
+
+
+def _loss(model: nn.Module, batch: Any) -> torch.Tensor:
+    """The mean loss: a text classifier's own, else that of a click."""
+    if isinstance(batch, Mapping):
+        return model.loss(batch)  # type: ignore[operator, no-any-return]
+    features, label = batch
+    return cross_entropy(model(*features), label)
 
 
 def _progress(trainer: Trainer, run_stats: RunStats) -> Progress:
@@ -161,6 +172,7 @@ def _record(
         "step": step,
         "auc": evaluation.auc,
         "log_loss": evaluation.log_loss,
+        **({} if evaluation.accuracy is None else {"accuracy": evaluation.accuracy}),
         "epsilon": trainer.epsilon(),
         "rows": run_stats.mean_rows,
         "gradient_size": run_stats.mean_gradient_size,
@@ -173,7 +185,11 @@ def _record(
 
 
 def _finish(
-    setup: RunSetup, trainer: Trainer, training: ClickData, evaluation: Evaluation, run_stats: RunStats
+    setup: RunSetup,
+    trainer: Trainer,
+    training: ClickData | TextData,
+    evaluation: Evaluation,
+    run_stats: RunStats,
 ) -> Result:
     return finish_run(
         setup.folder,

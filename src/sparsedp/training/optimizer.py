@@ -131,6 +131,11 @@ class PrivateOptimizer(Optimizer):
         return self._owner.has_batch
 
     @property
+    def is_last_piece(self) -> bool:
+        """All pieces of the current logical batch were handed out: the next ``step`` updates."""
+        return self._owner.is_complete
+
+    @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
         """The groups of all wrapped optimisers."""
         return [group for optimizer in self.optimizers for group in optimizer.param_groups]
