@@ -7,8 +7,8 @@ import pytest
 from sparsedp.accounting.calibration import epsilon_of
 from sparsedp.accounting.events import GaussianDpEvent, PoissonSampledDpEvent
 from sparsedp.core.defaults import default_delta, default_mu
+from sparsedp.core.steps import steps_in, steps_per_epoch
 from sparsedp.planning.budget import RunBudget
-from sparsedp.training.loader import steps_in, steps_per_epoch
 
 
 def budget(examples: int = 50_000, epochs: float = 1.5) -> RunBudget:
