@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+_CABLE = Path(__file__).with_name("delayed_cable.py")
 ADDRESSES = ("10.93.71.1", "10.93.71.2")
 
 
@@ -22,36 +23,57 @@ def missing_rights() -> str | None:
     return None
 
 
+def _within(namespace: str) -> list[str]:
+    return ["ip", "netns", "exec", namespace]
+
+
 def _ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True, capture_output=True)
 
 
 class TwoHosts:
-    """Namespaces of this process, with addresses of their own and a cable between them."""
+    """Namespaces of this process, with addresses of their own and a cable between them that delays what is sent."""
 
-    def __init__(self) -> None:
+    def __init__(self, delay_milliseconds: int) -> None:
         mark = f"{os.getpid() % 100000}"
         self._names = [f"sdp-{mark}-{side}" for side in "ab"]
         self._cables = [f"sd{mark}{side}" for side in "ab"]
-        for name in self._names:
+        between, far_ends = f"sdp-{mark}-c", [f"sd{mark}{side}" for side in "cd"]
+        self._namespaces = [*self._names, between]
+        for name in self._namespaces:
             _ip("netns", "add", name)
-        _ip("link", "add", self._cables[0], "type", "veth", "peer", "name", self._cables[1])
-        for name, cable, address in zip(self._names, self._cables, ADDRESSES, strict=True):
+        for name, cable, far_end, address in zip(self._names, self._cables, far_ends, ADDRESSES, strict=True):
+            _ip("link", "add", cable, "type", "veth", "peer", "name", far_end)
             _ip("link", "set", cable, "netns", name)
+            _ip("link", "set", far_end, "netns", between)
             _ip("-n", name, "addr", "add", f"{address}/24", "dev", cable)
             _ip("-n", name, "link", "set", cable, "up")
             _ip("-n", name, "link", "set", "lo", "up")
+            _ip("-n", between, "link", "set", far_end, "up")
+            subprocess.run([*_within(name), sys.executable, str(_CABLE), "plain", cable], check=True)
+        self._relay = subprocess.Popen(
+            [*_within(between), sys.executable, str(_CABLE), "relay", *far_ends, str(delay_milliseconds)]
+        )
 
-    def delay(self, milliseconds: int) -> str | None:
-        """Delay what both hosts send, half of it each; why that is not possible, if it is not."""
-        for name, cable in zip(self._names, self._cables, strict=True):
-            queue = ["tc", "-n", name, "qdisc", "replace", "dev", cable, "root", "netem"]
-            made = subprocess.run(
-                [*queue, "delay", f"{milliseconds // 2}ms"], capture_output=True, text=True, check=False
+    def round_trip(self) -> float:
+        """Milliseconds until a connection from one host to the other stands."""
+        server = "import socket; s = socket.create_server(('0.0.0.0', 29570)); print('ready', flush=True); s.accept()"
+        client = (
+            "import socket, time; t = time.monotonic(); "
+            f"socket.create_connection(('{ADDRESSES[0]}', 29570)); print(1e3 * (time.monotonic() - t))"
+        )
+        with subprocess.Popen(
+            [*_within(self._names[0]), sys.executable, "-c", server], stdout=subprocess.PIPE, text=True
+        ) as waiting:
+            assert waiting.stdout is not None
+            waiting.stdout.readline()
+            shown = subprocess.run(
+                [*_within(self._names[1]), sys.executable, "-c", client],
+                capture_output=True,
+                text=True,
+                check=True,
             )
-            if made.returncode:
-                return f"this kernel has no netem: {made.stderr.strip()}"
-        return None
+        return float(shown.stdout)
 
     def cut(self) -> None:
         """Pull the cable: nothing arrives, and no connection is closed."""
@@ -59,14 +81,6 @@ class TwoHosts:
 
     def join(self) -> None:
         _ip("-n", self._names[1], "link", "set", self._cables[1], "up")
-
-    def bytes_sent(self) -> int:
-        """What has gone over the cable from the first host, headers of all layers included."""
-        path = f"/sys/class/net/{self._cables[0]}/statistics/tx_bytes"
-        shown = subprocess.run(
-            ["ip", "netns", "exec", self._names[0], "cat", path], capture_output=True, text=True, check=True
-        )
-        return int(shown.stdout)
 
     def start(self, script: Path, folder: Path, port: int, **options: str) -> list[subprocess.Popen[str]]:
         """The script on both hosts, rank 0 on the first; they meet at a port of the first."""
@@ -83,7 +97,7 @@ class TwoHosts:
                 "GLOO_SOCKET_IFNAME": cable,
                 **options,
             }
-            command = ["ip", "netns", "exec", name, sys.executable, str(script), str(folder)]
+            command = [*_within(name), sys.executable, str(script), str(folder)]
             running.append(
                 subprocess.Popen(
                     command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -92,5 +106,7 @@ class TwoHosts:
         return running
 
     def close(self) -> None:
-        for name in self._names:
+        self._relay.kill()
+        self._relay.wait()
+        for name in self._namespaces:
             subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
