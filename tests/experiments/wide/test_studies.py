@@ -37,6 +37,7 @@ def test_every_example_looks_up_a_row_of_each_table() -> None:
     assert counts.share(counts.ids[:0]) == 0.0
 
 
+@pytest.mark.slow
 def test_figure_1_has_every_algorithm_at_the_epsilon_that_it_states(tmp_path: Path) -> None:
     found = fig1.run(Study("wide-fig1", tmp_path, quick=True))
     tables = found["tables"]
