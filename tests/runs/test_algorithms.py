@@ -19,7 +19,7 @@ from sparsedp.cli.settings import with_settings
 from sparsedp.cli.train import train
 from sparsedp.runs import ALGORITHMS, RunConfig
 from sparsedp.runs.algorithms import Algorithm, register, selection_of
-from sparsedp.runs.config import SELECTION
+from sparsedp.runs.config import IMPLIED, SELECTION
 from sparsedp.selection import Selection
 
 

@@ -15,6 +15,7 @@ from support.language import write_model, write_reviews
 from sparsedp.core.counts import SparseCounts
 from sparsedp.runs import RunFolder, TextConfig, evaluate
 from sparsedp.runs.evaluation import evaluate_run
+from sparsedp.runs.optimizers import optimizers_of
 from sparsedp.runs.resuming import resume, start
 from sparsedp.runs.sources import data_of, fresh_model, split
 from sparsedp.runs.text import token_rows
@@ -194,3 +195,14 @@ def test_a_text_longer_than_the_model_takes(here: Path, tmp_path: Path) -> None:
 def test_options_before_the_word_text_are_refused(tmp_path: Path) -> None:
     refused = invoke("train", "--epsilon", "1", "text", "--out", tmp_path / "run")
     assert_refused(refused, "--epsilon: options come after the word text")
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_the_head_has_a_learning_rate_of_its_own(here: Path, rank: int) -> None:
+    fields = config(here, "dp-sgd", lora_rank=rank, head_learning_rate=0.5, learning_rate=0.25)
+    model = fresh_model(fields, data_of(fields))
+    dense, tables = optimizers_of(fields, model)
+    assert isinstance(dense, torch.optim.Adam)
+    rates = {group["lr"]: len(group["params"]) for group in dense.param_groups}
+    assert rates == ({0.5: 2} if rank == 0 else {0.25: 8, 0.5: 2})
+    assert [len(group["params"]) for group in tables.param_groups] == [1]

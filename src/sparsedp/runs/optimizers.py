@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch.optim import Optimizer
@@ -17,8 +19,7 @@ def optimizers_of(config: RunConfig, model: nn.Module) -> list[Optimizer]:
     held = {id(table) for table in tables}
     dense = [p for p in model.parameters() if id(p) not in held and p.requires_grad]
     lr = config.table_learning_rate
-    adam = isinstance(config, TextConfig) and config.optimizer == "adam"
-    of_dense = (torch.optim.Adam if adam else torch.optim.SGD)(dense, lr=config.learning_rate)
+    of_dense = _of_dense(config, model, dense)
     if not tables:
         return [of_dense]
     of_tables: Optimizer
@@ -29,6 +30,19 @@ def optimizers_of(config: RunConfig, model: nn.Module) -> list[Optimizer]:
     else:
         of_tables = torch.optim.SGD(tables, lr=lr)
     return [of_dense, of_tables]
+
+
+def _of_dense(config: RunConfig, model: nn.Module, dense: list[nn.Parameter]) -> Optimizer:
+    if not isinstance(config, TextConfig):
+        return torch.optim.SGD(dense, lr=config.learning_rate)
+    head = list(model.get_submodule("head").parameters())
+    of_head = {id(parameter) for parameter in head}
+    groups: list[dict[str, Any]] = [
+        {"params": [parameter for parameter in dense if id(parameter) not in of_head]},
+        {"params": head, "lr": config.head_learning_rate},
+    ]
+    kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.SGD
+    return kind([group for group in groups if group["params"]], lr=config.learning_rate)
 
 
 def trained_tables(model: nn.Module) -> list[nn.Parameter]:

@@ -42,8 +42,10 @@ class TextConfig(RunConfig):
     optimizer: Annotated[Literal["adam", "sgd"], MODEL] = "adam"
     """Optimiser of everything but the word embedding."""
     learning_rate: Annotated[Positive, MODEL] = 0.003
-    """Learning rate of everything but the word embedding."""
-    table_learning_rate: Annotated[Positive, MODEL] = 0.3
+    """Learning rate of the adapters."""
+    head_learning_rate: Annotated[Positive, MODEL] = 0.03
+    """Learning rate of the new head, which starts at zero: higher, so that it finds its bias in few steps."""
+    table_learning_rate: Annotated[Positive, MODEL] = 1.0
     """Learning rate of the word embedding."""
     embedding: Annotated[Literal["full", "frozen", "lora"], MODEL] = "full"
     """Train the word embedding itself, nothing of it, or an adapter on it."""
