@@ -56,6 +56,7 @@ class DistributedSession(TrainingSession):
                 self.shards[name], self.sharded[name] = module.shards, table.parameter
             else:
                 self.shards[name] = RowShards(table.rows, exchange.size)
+        self._refuse_devices()
         self._refuse_pieces()
         exchange.agree("make_private", self._summary())
         self._copy_parameters()
@@ -70,6 +71,14 @@ class DistributedSession(TrainingSession):
     def _poisson_loader(self, *args: Any, **kwargs: Any) -> PoissonLoader | None:
         check_supported(self.stated, self.step_config)
         return super()._poisson_loader(*args, **kwargs)
+
+    def _refuse_devices(self) -> None:
+        for name, parameter in self.module.named_parameters():
+            if parameter.device.type != "cpu":
+                raise ValueError(
+                    f"module: parameter {name!r} is on device {parameter.device}; over several processes all "
+                    "parameters must be in main memory"
+                )
 
     def _refuse_pieces(self) -> None:
         if self.sharded and self.loader is not None and self.loader.is_in_pieces:
