@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support.distributed_sessions import top_k
 from support.processes import Processes
+from torch import nn
 
 from sparsedp.accounting import Ledger
-from sparsedp.distributed.session import part_of_rank
+from sparsedp.distributed.session import DistributedSession, part_of_rank
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -36,3 +38,9 @@ def test_parts_are_disjoint_and_cover_the_data(examples: int) -> None:
     parts = [part_of_rank(examples, rank, 4) for rank in range(4)]
     assert [index for part in parts for index in part] == [*range(examples)]
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_parameters_outside_main_memory_are_refused() -> None:
+    session = SimpleNamespace(module=nn.Linear(2, 2, device="meta"))
+    with pytest.raises(ValueError, match="parameter 'weight' is on device meta"):
+        DistributedSession._refuse_devices(session)  # type: ignore[arg-type]
