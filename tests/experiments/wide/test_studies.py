@@ -34,7 +34,7 @@ def test_every_example_looks_up_a_row_of_each_table() -> None:
     assert counts.ids[-1] < counts.size == 338782
     assert counts.values.max() <= 2048
     assert share(counts, counts.ids) == 1.0
-    assert counts.share(counts.ids[:0]) == 0.0
+    assert share(counts, counts.ids[:0]) == 0.0
 
 
 @pytest.mark.slow
