@@ -203,11 +203,16 @@ def _in_pieces(selection: str, after_piece: Callable[[int, _Words], None]) -> No
         selection=PIECES[selection],
         physical_batch_size=8,
     )
-    for number, (piece,) in enumerate(private.data_loader):
-        private.module(piece).mean().backward()
-        private.optimizer.step()
-        del piece
-        after_piece(number, model)
+    gc.collect()
+    gc.freeze()  # what other tests hold need not be looked at after every piece
+    try:
+        for number, (piece,) in enumerate(private.data_loader):
+            private.module(piece).mean().backward()
+            private.optimizer.step()
+            del piece
+            after_piece(number, model)
+    finally:
+        gc.unfreeze()
 
 
 @pytest.mark.parametrize("selection", PIECES)
