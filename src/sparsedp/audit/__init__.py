@@ -24,6 +24,8 @@ _HOME = {
     "random_phrases": "canaries",
     "rank_phrases": "canaries",
     "repeated": "distinguishing",
+    "replay": "recording",
+    "ReplayResult": "recording",
 }
 
 __all__ = [
@@ -32,6 +34,7 @@ __all__ = [
     "CanaryRanks",
     "ChiSquare",
     "RareIds",
+    "ReplayResult",
     "audit",
     "epsilon_lower_bound",
     "exact_epsilon",
@@ -41,6 +44,7 @@ __all__ = [
     "random_phrases",
     "rank_phrases",
     "repeated",
+    "replay",
 ]
 
 if TYPE_CHECKING:
@@ -62,5 +66,6 @@ if TYPE_CHECKING:
         repeated,
     )
     from sparsedp.audit.eana import EANA
+    from sparsedp.audit.recording import ReplayResult, replay
 
 __getattr__ = lazy_names(__name__, _HOME)

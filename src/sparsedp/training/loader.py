@@ -21,6 +21,7 @@ from torch.utils.data import (
     default_collate,
 )
 
+from sparsedp.core.observing import draw
 from sparsedp.core.steps import steps_per_epoch
 from sparsedp.randomness import Stream, bernoulli_positions
 from sparsedp.training.empty_batch import empty_batch
@@ -93,6 +94,7 @@ class PoissonLoader:
         """Draw later batches from another stream."""
         self._stream = stream
 
+    @draw
     def indices(self, step: int) -> NDArray[np.int64]:
         """The examples of batch number ``step``."""
         chosen = bernoulli_positions(self._stream.fork(step), len(self._part), self.sampling_rate)
