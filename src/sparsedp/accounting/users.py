@@ -22,12 +22,21 @@ def user_step_event(
 ) -> MixtureOfGaussiansDpEvent:
     """A Gaussian step on a Poisson batch of examples, as seen by a user of at most `rows_per_user` rows.
 
-    Guarantee: add-or-remove-one *user*; releases the noisy sum of clipped examples (noise multiplier with
-    respect to one example). Proof: of the user's rows Binomial(rows, rate) are in the batch, each moves the
-    sum by at most the clipping norm, so the pair is dominated by a mixture of Gaussians with those shifts
-    (Choquette-Choo et al. 2023, corollary 4.7); more rows shift more. Counts of negligible probability are rounded
-    up: low ones to the first that is not negligible, high ones to all rows. Where more than 500 counts remain, each
-    is rounded up by at most 0.05 standard deviations.
+    Guarantee: add-or-remove-one *user*; releases the noisy sum of clipped examples, or several Gaussian releases in
+    turn that together have this noise multiplier with respect to one example (AdaFEST: the map, then the gradient).
+
+    Proof: given the others' sampled rows, let Q be the output's law without the user and P_S that with the set S of its
+    rows in the batch. k = |S| rows move each release by at most k times what one row does, so the pair (P_S, Q) is
+    dominated by (N(k, sigma^2), N(0, sigma^2)), also where a release depends on earlier ones (Dong, Roth and Su 2022,
+    theorem 4): under Q, the ratio dP_S/dQ is at most exp(k z - k^2/2 in units of sigma) in convex order, z normal. The
+    batch's ratio is the mean of dP_S/dQ over S. In convex order a mean is at most that of comonotone terms with larger
+    laws (Dhaene et al. 2002, theorem 7); these exponentials all increase in z, so they are comonotone as they stand, and
+    their mean is the ratio of the mixture with Binomial(rows, rate) shifts. Hockey-stick divergences of both directions
+    are means of convex functions of the ratio, and jointly convex over the others' rows. One release alone:
+    Choquette-Choo et al. 2023, corollary 4.7. More rows shift more.
+
+    Counts of negligible probability are rounded up: low ones to the first that is not negligible, high ones to all
+    rows. Where more than 500 counts remain, each is rounded up by at most 0.05 standard deviations.
     """
     sigma = check_positive("noise_multiplier", noise_multiplier)
     rate = check_rate("sampling_rate", sampling_rate)

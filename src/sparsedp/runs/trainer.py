@@ -16,6 +16,7 @@ from sparsedp.accounting.event_json import event_key
 from sparsedp.core.steps import steps_in
 from sparsedp.data import ClickData, TextData
 from sparsedp.randomness import NoiseSource
+from sparsedp.rows import Units
 from sparsedp.runs.algorithms import selection_of
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.optimizers import optimizers_of
@@ -226,7 +227,14 @@ class _CurrentPiece:
         """Nothing to do."""
 
     def hand_out(
-        self, contents: Any, examples: int | None, *, first: bool, last: bool, batch: Sequence[Any]
+        self,
+        contents: Any,
+        examples: int | None,
+        *,
+        first: bool,
+        last: bool,
+        batch: Sequence[Any],
+        units: Sequence[Units] = (),
     ) -> None:
         """The pieces' gradients are added up, so that each counts by its share of the batch."""
         self.is_first, self.is_last = first, last
