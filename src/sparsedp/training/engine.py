@@ -214,7 +214,7 @@ class PrivacyEngine:
                     f"unit={unit!r}: an earlier run of this engine has the unit {account.unit!r}, and the costs of "
                     "different units do not add up; make another engine"
                 )
-        if self.ledger is not None and self.ledger.unit != unit:
+        if self.ledger is not None and self.ledger.unit != unit and "user" in (unit, self.ledger.unit):
             raise ValueError(
                 f"unit={unit!r}: the ledger {self.ledger.path} is for the unit {self.ledger.unit!r}, and the costs of "
                 "different units do not add up; give another ledger"
