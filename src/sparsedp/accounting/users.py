@@ -8,7 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from sparsedp.accounting.events import MixtureOfGaussiansDpEvent
+from sparsedp.accounting.events import (
+    DpEvent,
+    Events,
+    GaussianDpEvent,
+    MixtureOfGaussiansDpEvent,
+    PoissonSampledDpEvent,
+)
 from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE, PrivacyStatement
 from sparsedp.core.validation import check_count, check_positive, check_rate
 
@@ -45,6 +51,28 @@ def user_step_event(
     return MixtureOfGaussiansDpEvent(
         sigma, tuple(counts.astype(float).tolist()), tuple((probabilities / probabilities.sum()).tolist())
     )
+
+
+def events_of_users(events: Events, rows_per_user: int) -> list[tuple[DpEvent, int]]:
+    """What was spent per example, as seen by a user of at most `rows_per_user` rows.
+
+    A step on a Poisson batch becomes `user_step_event`. A Gaussian on all data moves by at most `rows_per_user` times
+    what one row moves it, so its noise multiplier shrinks by that. Other events are refused.
+    """
+    rows = check_count("rows_per_user", rows_per_user, maximum=_MOST_ROWS)
+    converted: list[tuple[DpEvent, int]] = []
+    for event, count in events:
+        if isinstance(event, GaussianDpEvent):
+            of_user: DpEvent = GaussianDpEvent(event.noise_multiplier / rows)
+        elif isinstance(event, PoissonSampledDpEvent) and isinstance(event.event, GaussianDpEvent):
+            of_user = user_step_event(event.event.noise_multiplier, event.sampling_probability, rows)
+        else:
+            raise ValueError(
+                f"rows_per_user: the price of {type(event).__name__} for a user is not known; only Gaussian releases, of "
+                "Poisson batches or of all data, can be converted"
+            )
+        converted.append((of_user, count))
+    return converted
 
 
 def _sampled_counts(rows: int, rate: float) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from sparsedp.core.tables import TableShape
     from sparsedp.planning.planner import Plan
+    from sparsedp.planning.users import UserPlan
 
 
 def _setting(name: str, *, default: bool = True) -> Any:
@@ -54,11 +56,18 @@ def plan(
         typer.Option(help="Gaussian-DP parameter of FEST's top-k. Default: by the number of examples."),
     ] = None,
     dense_parameters: Annotated[int, typer.Option(help="Trainable coordinates outside the tables.")] = 0,
+    users: Annotated[
+        int | None, typer.Option(help="Also compare two ways to protect users, of whom there are so many.")
+    ] = None,
+    rows_per_user: Annotated[int | None, typer.Option(help="With --users: the rows of each.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Plan a private run: noise multipliers, threshold and gradient size, for AdaFEST, FEST and DP-SGD."""
     from sparsedp.planning.planner import plan as make_plan
+    from sparsedp.planning.users import plan_users
 
+    if (users is None) != (rows_per_user is None):
+        raise ValueError("users and rows_per_user belong together: give both, or neither")
     optional = {
         "delta": delta,
         "epochs": epochs,
@@ -80,10 +89,23 @@ def plan(
         dense_parameters=dense_parameters,
         **arguments,
     )
+    of_users = None
+    if users is not None and rows_per_user is not None:
+        of_users = plan_users(
+            epsilon=epsilon,
+            delta=delta,
+            users=users,
+            rows_per_user=rows_per_user,
+            expected_batch_size=made.expected_batch_size,
+            epochs=made.epochs,
+        )
     if as_json:
-        typer.echo(json.dumps(made.to_dict(), indent=2, allow_nan=False))
-    else:
-        _show(made)
+        both = {} if of_users is None else {"users": of_users.to_dict()}
+        typer.echo(json.dumps({**made.to_dict(), **both}, indent=2, allow_nan=False))
+        return
+    _show(made)
+    if of_users is not None:
+        _show_users(of_users)
 
 
 def _tables(written: list[str], source: str | None) -> list[TableShape]:
@@ -113,6 +135,24 @@ def _show(made: Plan) -> None:
         "Gradient sizes are embedding coordinates with noise in one step. AdaFEST's is an upper bound in "
         "expectation that holds for any data; which touched rows survive is not known before data is read.",
         style="dim",
+    )
+
+
+def _show_users(made: UserPlan) -> None:
+    """Both ways to protect users."""
+    rows, length = made.rows_per_user, f"{made.break_even:.3g}"
+    typer.echo(f"To protect {made.users:,} users of {rows:,} rows instead: {made.statement}")
+    typer.echo(
+        f"  draw users ({made.expected_users:,.4g} a step): noise multiplier {made.user_noise_multiplier:.4f} "
+        "times the clipping norm of a user's summed gradient"
+    )
+    typer.echo(
+        f"  draw rows ({made.expected_rows:,} a step): noise multiplier {made.row_noise_multiplier:.4f} "
+        "times the clipping norm of a row's gradient"
+    )
+    typer.echo(
+        f"  Drawing users has less noise where a user's sum is less than {length} times as long as a row's gradient "
+        f"(unrelated rows: {math.sqrt(rows):.3g} times, equal rows: {rows:,}). Better: {made.better}"
     )
 
 
