@@ -231,16 +231,33 @@ def test_a_table_with_a_vocabulary_file(tmp_path):
         (("--label", "stars>4", "--cross", "user,film"), "cross must be NAME=BUCKETS"),
         (("--label", "stars>x", "--categorical", "user"), "label compares stars with 'x'"),
         (("--label", "stars>4"), "categorical: at least one"),
-        (("--label", "stars>4", "--categorical", "film", "--user", "user"), "user and rows_per_user belong together"),
+        (
+            ("--label", "stars>4", "--categorical", "film", "--user", "user"),
+            "user and rows_per_user belong together",
+        ),
         (
             ("--label", "stars>4", "--categorical", "film", "--user", "who", "--rows-per-user", "2"),
             "user: no column 'who' in r.csv",
         ),
         (
-            ("--label", "stars>4", "--categorical", "film", "--user", "user", "--rows-per-user", "2",
-             "--vocabulary-epsilon", "1", "--vocabulary-delta", "1e-5", "--ledger", "l"),
+            (
+                "--label",
+                "stars>4",
+                "--categorical",
+                "film",
+                "--user",
+                "user",
+                "--rows-per-user",
+                "2",
+                "--vocabulary-epsilon",
+                "1",
+                "--vocabulary-delta",
+                "1e-5",
+                "--ledger",
+                "l",
+            ),
             "vocabulary-epsilon: partition selection protects single rows, not users",
-        ),  # fmt: skip
+        ),
     ],
 )
 def test_tables_that_cannot_be_prepared_are_refused(tmp_path, options, said):

@@ -25,6 +25,12 @@ def _setting(name: str, *, default: bool = True) -> Any:
     return typer.Option(help=help_of(name, algorithms=False, default=default))
 
 
+Users = Annotated[
+    int | None, typer.Option(help="Compare two ways to protect users too, of whom there are so many.")
+]
+RowsPerUser = Annotated[int | None, typer.Option(help="With --users: the rows of each.")]
+
+
 @refuse_bad_input
 def plan(
     epsilon: Annotated[float, typer.Option(help="Privacy budget of the whole run.")],
@@ -56,18 +62,13 @@ def plan(
         typer.Option(help="Gaussian-DP parameter of FEST's top-k. Default: by the number of examples."),
     ] = None,
     dense_parameters: Annotated[int, typer.Option(help="Trainable coordinates outside the tables.")] = 0,
-    users: Annotated[
-        int | None, typer.Option(help="Also compare two ways to protect users, of whom there are so many.")
-    ] = None,
-    rows_per_user: Annotated[int | None, typer.Option(help="With --users: the rows of each.")] = None,
+    users: Users = None,
+    rows_per_user: RowsPerUser = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Plan a private run: noise multipliers, threshold and gradient size, for AdaFEST, FEST and DP-SGD."""
     from sparsedp.planning.planner import plan as make_plan
-    from sparsedp.planning.users import plan_users
 
-    if (users is None) != (rows_per_user is None):
-        raise ValueError("users and rows_per_user belong together: give both, or neither")
     optional = {
         "delta": delta,
         "epochs": epochs,
@@ -89,23 +90,32 @@ def plan(
         dense_parameters=dense_parameters,
         **arguments,
     )
-    of_users = None
-    if users is not None and rows_per_user is not None:
-        of_users = plan_users(
-            epsilon=epsilon,
-            delta=delta,
-            users=users,
-            rows_per_user=rows_per_user,
-            expected_batch_size=made.expected_batch_size,
-            epochs=made.epochs,
-        )
+    for_users = _users(made, delta, users, rows_per_user)
     if as_json:
-        both = {} if of_users is None else {"users": of_users.to_dict()}
+        both = {} if for_users is None else {"users": for_users.to_dict()}
         typer.echo(json.dumps({**made.to_dict(), **both}, indent=2, allow_nan=False))
         return
     _show(made)
-    if of_users is not None:
-        _show_users(of_users)
+    if for_users is not None:
+        _show_users(for_users)
+
+
+def _users(made: Plan, delta: float | None, users: int | None, rows_per_user: int | None) -> UserPlan | None:
+    """The same run for users, where they are asked for."""
+    from sparsedp.planning.users import plan_users
+
+    if users is None and rows_per_user is None:
+        return None
+    if users is None or rows_per_user is None:
+        raise ValueError("users and rows_per_user belong together: give both, or neither")
+    return plan_users(
+        epsilon=made.statement.epsilon,
+        delta=delta,
+        users=users,
+        rows_per_user=rows_per_user,
+        expected_batch_size=made.expected_batch_size,
+        epochs=made.epochs,
+    )
 
 
 def _tables(written: list[str], source: str | None) -> list[TableShape]:

@@ -19,7 +19,7 @@ class UserCap:
     def __init__(self, rows_per_user: int) -> None:
         self.rows_per_user = check_count("rows_per_user", rows_per_user)
         self._users: I64 = np.empty(0, np.int64)
-        self._kept: I64 = np.empty(0, np.int64)
+        self._taken: I64 = np.empty(0, np.int64)
 
     @property
     def users(self) -> int:
@@ -33,10 +33,10 @@ class UserCap:
         earlier_in_block = np.empty(users.size, np.int64)
         earlier_in_block[order] = np.arange(users.size) - np.repeat(np.cumsum(counts) - counts, counts)
         place = self._places_of(own)
-        earlier = self._kept[place]
-        kept: Bools = earlier[inverse] + earlier_in_block < self.rows_per_user
-        self._kept[place] = np.minimum(earlier + counts, self.rows_per_user)
-        return kept
+        earlier = self._taken[place]
+        remain: Bools = earlier[inverse] + earlier_in_block < self.rows_per_user
+        self._taken[place] = np.minimum(earlier + counts, self.rows_per_user)
+        return remain
 
     def _places_of(self, own: I64) -> I64:
         """Where these users (ascending) are among all seen; new ones are added."""
@@ -45,6 +45,6 @@ class UserCap:
         known[known] = self._users[place[known]] == own[known]
         if not known.all():
             self._users = np.insert(self._users, place[~known], own[~known])
-            self._kept = np.insert(self._kept, place[~known], 0)
+            self._taken = np.insert(self._taken, place[~known], 0)
             place = np.searchsorted(self._users, own)
         return place
