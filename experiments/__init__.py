@@ -1,1 +1,1 @@
-"""The studies of the three papers: a script for each table or figure, run by ``sparsedp reproduce``."""
+"""The studies: a script for each table or figure of the three papers, and one on users, run by ``sparsedp reproduce``."""

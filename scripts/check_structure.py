@@ -38,6 +38,7 @@ ACROSS = {
     "experiments/fest/test_studies.py",
     "experiments/sgo/test_studies.py",
     "experiments/test_data_page.py",
+    "experiments/test_studies.py",
     "experiments/wide/test_studies.py",
     "mechanisms/test_corrections.py",
     "mechanisms/test_scales.py",

@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 _HOME = {
     "PrivacyEngine": "sparsedp.training",
     "Private": "sparsedp.training",
+    "UserSampler": "sparsedp.training",
     "DPSGD": "sparsedp.selection",
     "FEST": "sparsedp.selection",
     "AdaFEST": "sparsedp.selection",
@@ -58,6 +59,7 @@ __all__ = [
     "Private",
     "RandomSelection",
     "SparseVectorSelection",
+    "UserSampler",
     "__version__",
     "calibrate",
     "plan",
@@ -75,7 +77,7 @@ if TYPE_CHECKING:
         RandomSelection,
         SparseVectorSelection,
     )
-    from sparsedp.training import PrivacyEngine, Private
+    from sparsedp.training import PrivacyEngine, Private, UserSampler
 
 
 def __getattr__(name: str) -> Any:

@@ -8,13 +8,16 @@ from scipy.stats import binom, norm, poisson
 from sparsedp.accounting import (
     GaussianDpEvent,
     PoissonSampledDpEvent,
+    ZCDpEvent,
     analytic_gaussian_epsilon,
     calibrate,
+    delta_of,
     epsilon_of,
     user_statement,
     user_step_event,
     user_unit,
 )
+from sparsedp.accounting.users import events_of_users
 
 N, BATCH, SIGMA = 45_000_000, 2048, 0.61
 
@@ -127,3 +130,40 @@ def test_the_statement_names_the_unit():
 def test_bad_arguments_are_named(arguments, name):
     with pytest.raises(ValueError, match=f"^{name}"):
         user_step_event(*arguments)
+
+
+def test_what_examples_cost_a_user():
+    step, once = PoissonSampledDpEvent(0.01, GaussianDpEvent(2.0)), GaussianDpEvent(40.0)
+    assert events_of_users([(once, 1), (step, 7)], 4) == [
+        (GaussianDpEvent(10.0), 1),
+        (user_step_event(2.0, 0.01, 4), 7),
+    ]
+    with pytest.raises(ValueError, match="rows_per_user: the price of ZCDpEvent for a user is not known"):
+        events_of_users([(ZCDpEvent(0.1), 1)], 4)
+
+
+def test_releases_in_turn_are_dominated_by_the_mixture():
+    """AdaFEST releases a map and then a gradient whose mask depends on it: here a threshold decides which of two
+    coordinates the second release looks at. The exact hockey-stick divergences, by sums over grids, stay below."""
+    q, rows, sigma = 0.3, 3, 1.1
+    sigma1 = sigma2 = sigma * math.sqrt(2)
+    counts, weights = np.arange(rows + 1), binom.pmf(range(rows + 1), rows, q)
+    first, second = np.linspace(-9, 13, 441), np.linspace(-12, 13, 501)
+    cell = (first[1] - first[0]) * (second[1] - second[0])
+
+    def law(k, sign):
+        """Of (first release, second release); the second has k's shift only where the first passes 1, else -k's."""
+        at_first = norm.pdf(first, k, sigma1)
+        shift = np.where(first > 1, k, sign * k)
+        return at_first[:, None] * norm.pdf(second[None, :], shift[:, None], sigma2)
+
+    for sign in (0, -1, 1):
+        without = law(0, sign)
+        with_user = sum(w * law(k, sign) for k, w in zip(counts, weights, strict=True))
+        for epsilon in (0.0, 0.5, 1.5, 3.0):
+            claimed = delta_of([(user_step_event(sigma, q, rows), 1)], epsilon)
+            pairs = ((with_user, without), (without, with_user))
+            exact = max(float(np.maximum(p - math.exp(epsilon) * r, 0).sum() * cell) for p, r in pairs)
+            assert exact <= claimed + 1e-5, (sign, epsilon)
+            if sign == 1 and epsilon <= 1.5:  # both releases move the same way: the mixture itself
+                assert exact == pytest.approx(claimed, rel=0.01)

@@ -18,6 +18,7 @@ from sparsedp.accounting import (
 from sparsedp.accounting.ledger import Ledger
 from sparsedp.cli.app import app
 from sparsedp.core.steps import steps_per_epoch
+from sparsedp.data import Columns, HashRule, Label, Table, prepare
 from sparsedp.planning.budget import RunBudget
 from sparsedp.training.step_config import total_steps
 
@@ -245,3 +246,25 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, named):
     assert result.stdout == ""
     assert result.stderr.count("\n") == 1
     assert named in result.stderr
+
+
+def test_a_ledger_of_examples_is_priced_for_users_where_the_data_proves_the_cap(tmp_path):
+    (tmp_path / "visits.csv").write_text("who,item,y\na,1,0\na,2,1\nb,3,1\n")
+    columns = Columns(label=Label.parse("y"), categorical=("item",), user="who", rows_per_user=2)
+    prepare(Table.of([tmp_path / "visits.csv"], columns), tmp_path / "data", {"item": HashRule(20)})
+    with Ledger.open(tmp_path / "run.ledger") as ledger:
+        ledger.spend(GaussianDpEvent(4.0))
+    asked = ("--ledger", str(tmp_path / "run.ledger"), "--delta", "1e-3", "--rows-per-user")
+    found = invoke(*asked, "3", "--data", str(tmp_path / "data"), "--json")
+    assert found.exit_code == 0, found.output
+    statement = json.loads(found.stdout)["statement"]
+    assert statement["unit"] == "user"
+    assert statement["epsilon"] == epsilon_of([(GaussianDpEvent(2.0), 1)], 1e-3)
+    assert statement["notes"] == ["every user's rows were cut to 2 when the data was prepared"]
+    assert_refused(
+        invoke(*asked, "3"), "rows_per_user: no user may have more than 3 rows", "no data that says so"
+    )
+    assert_refused(invoke(*asked, "1", "--data", str(tmp_path / "data")), "was cut to 2")
+    Ledger.open(tmp_path / "users.ledger", unit="user")
+    asked = ("--ledger", str(tmp_path / "users.ledger"), "--delta", "1e-3", "--rows-per-user", "3")
+    assert_refused(invoke(*asked), "rows_per_user: the ledger is for the unit 'user' already")

@@ -45,6 +45,32 @@ def test_the_table_for_people_has_every_figure_and_the_whole_statement():
     assert "items" in text
 
 
+def test_two_ways_to_protect_users():
+    asked = [
+        "plan",
+        "--epsilon",
+        "8",
+        "--examples",
+        "1000",
+        "--expected-batch-size",
+        "100",
+        *TABLES,
+        "--users",
+        "200",
+    ]
+    result = invoke(*asked, "--rows-per-user", "5", "--json")
+    assert result.exit_code == 0
+    made = json.loads(result.stdout)["users"]
+    assert (made["statement"]["unit"], made["expected_users"], made["expected_rows"]) == ("user", 20, 100)
+    said = " ".join(invoke(*asked, "--rows-per-user", "5").stdout.split())
+    for word in ("To protect 200 users of 5 rows", "unit: user", f"{made['user_noise_multiplier']:.4f}"):
+        assert word in said
+    assert f"Better: {made['better']}" in said
+    result = invoke(*asked)
+    assert result.exit_code == 2
+    assert "users and rows_per_user belong together" in result.stderr
+
+
 def test_the_criteo_tables_are_at_hand():
     result = invoke(*RUN, "--tables", "criteo", "--json")
     assert result.exit_code == 0

@@ -180,6 +180,18 @@ def test_a_table_with_named_columns(tmp_path):
     assert batch.time.tolist() == [10, 20, 30]
 
 
+def test_a_table_with_users(tmp_path):
+    (tmp_path / "r.csv").write_text(RATINGS)
+    asked = ("table", tmp_path / "r.csv", "--out", tmp_path / "out", "--label", "stars>=4", "--categorical", "user",
+             "--hash", "user=100", "--user", "user", "--rows-per-user", "1")  # fmt: skip
+    result = invoke(*asked)
+    assert result.exit_code == 0, result.output
+    assert "users: at most 1 row of each" in result.stdout
+    assert len(ClickData.open(tmp_path / "out")) == 2, "ann has two rows"
+    result = invoke(*asked, "--json")
+    assert (json.loads(result.stdout)["rows"], json.loads(result.stdout)["rows_per_user"]) == (2, 1)
+
+
 def test_a_table_with_a_vocabulary_file(tmp_path):
     (tmp_path / "r.csv").write_text(RATINGS)
     pl.DataFrame({"feature": ["user", "user", "film"], "value": ["bob", "ann", "Up"]}).write_csv(
@@ -219,6 +231,33 @@ def test_a_table_with_a_vocabulary_file(tmp_path):
         (("--label", "stars>4", "--cross", "user,film"), "cross must be NAME=BUCKETS"),
         (("--label", "stars>x", "--categorical", "user"), "label compares stars with 'x'"),
         (("--label", "stars>4"), "categorical: at least one"),
+        (
+            ("--label", "stars>4", "--categorical", "film", "--user", "user"),
+            "user and rows_per_user belong together",
+        ),
+        (
+            ("--label", "stars>4", "--categorical", "film", "--user", "who", "--rows-per-user", "2"),
+            "user: no column 'who' in r.csv",
+        ),
+        (
+            (
+                "--label",
+                "stars>4",
+                "--categorical",
+                "film",
+                "--user",
+                "user",
+                "--rows-per-user",
+                "2",
+                "--vocabulary-epsilon",
+                "1",
+                "--vocabulary-delta",
+                "1e-5",
+                "--ledger",
+                "l",
+            ),
+            "vocabulary-epsilon: partition selection protects single rows, not users",
+        ),
     ],
 )
 def test_tables_that_cannot_be_prepared_are_refused(tmp_path, options, said):

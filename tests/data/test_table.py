@@ -1,4 +1,5 @@
 import csv
+import dataclasses
 import datetime
 import gzip
 from pathlib import Path
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from sparsedp.data import ClickData, Columns, HashRule, Label, Table, prepare
 from sparsedp.data.hashing import buckets, cross, hash_strings
+from sparsedp.data.parts import PreparedFolder
 from sparsedp.data.schema import SourcePosition
 
 COLUMNS = Columns(
@@ -208,3 +210,78 @@ def test_roles_must_not_collide():
         Table.of([], COLUMNS)
     with pytest.raises(ValueError, match=r"^files: Parquet and text cannot be mixed"):
         Table.of([Path("x.csv"), Path("y.parquet")], COLUMNS)
+
+
+WITH_USERS = Columns(label=Label.parse("y"), categorical=("item",), time="when", user="who", rows_per_user=2)
+
+
+def write_visits(path, rows=90):
+    rng = np.random.default_rng(3)
+    who = [f"u{n}" for n in rng.integers(0, 12, rows)]
+    frame = pl.DataFrame({"who": who, "item": rng.integers(0, 50, rows), "y": rng.integers(0, 2, rows)})
+    frame.with_columns(when=pl.int_range(rows)).write_csv(path)
+    return frame
+
+
+def test_every_user_is_cut_to_its_first_rows(tmp_path):
+    frame = write_visits(tmp_path / "visits.csv")
+    reader = Table.of([tmp_path / "visits.csv"], WITH_USERS)
+    small = dataclasses.replace(reader, block_bytes=100)  # users come in many blocks
+    schema = prepare(small, tmp_path / "out", {"item": HashRule(20)})
+    assert (schema.user, schema.rows_per_user) == ("user_hash", 2)
+    assert len(schema.parts) > 5
+    first = [n for n, who in enumerate(frame["who"]) if frame["who"][:n].to_list().count(who) < 2]
+    data = ClickData.open(tmp_path / "out")
+    assert data.time.tolist() == first
+    assert data.user.tolist() == hashed(*frame["who"][first]).view(np.int64).tolist()
+    assert np.unique(data.user, return_counts=True)[1].max() == 2
+    prepare(reader, tmp_path / "whole", {"item": HashRule(20)})
+    assert ClickData.open(tmp_path / "whole").time.tolist() == first
+
+
+def test_an_interrupted_preparation_does_not_count_anew(tmp_path, monkeypatch):
+    write_visits(tmp_path / "visits.csv")
+    reader = dataclasses.replace(Table.of([tmp_path / "visits.csv"], WITH_USERS), block_bytes=100)
+    whole = prepare(reader, tmp_path / "whole", {"item": HashRule(20)})
+    commit, done = PreparedFolder.commit, []
+
+    def fails(self, part):
+        if len(done) == 4:
+            raise KeyboardInterrupt
+        done.append(part)
+        commit(self, part)
+
+    monkeypatch.setattr(PreparedFolder, "commit", fails)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(reader, tmp_path / "out", {"item": HashRule(20)})
+    monkeypatch.undo()
+    assert prepare(reader, tmp_path / "out", {"item": HashRule(20)}).parts == whole.parts
+
+
+def test_a_row_without_a_user_is_left_out(tmp_path):
+    (tmp_path / "visits.csv").write_text("who,item,y,when\na,1,0,1\n,2,1,2\nb,3,1,3\n")
+    schema = prepare(
+        Table.of([tmp_path / "visits.csv"], WITH_USERS), tmp_path / "out", {"item": HashRule(20)}
+    )
+    assert (schema.rows, schema.malformed) == (2, 1)
+    assert schema.parts[0].examples == ((3, "who is missing"),)
+
+
+def test_users_and_their_cap_belong_together():
+    for wrong in ({"user": "who"}, {"rows_per_user": 3}):
+        with pytest.raises(ValueError, match="user and rows_per_user belong together"):
+            Columns(label=Label.parse("y"), categorical=("item",), **wrong)
+    with pytest.raises(ValueError, match="rows_per_user must be at least 1"):
+        Columns(label=Label.parse("y"), categorical=("item",), user="who", rows_per_user=0)
+
+
+def test_users_are_held_out_whole(tmp_path):
+    write_visits(tmp_path / "visits.csv")
+    prepare(Table.of([tmp_path / "visits.csv"], WITH_USERS), tmp_path / "out", {"item": HashRule(20)})
+    data = ClickData.open(tmp_path / "out")
+    rest, held_out = data.split_users(0.4)
+    assert len(rest) + len(held_out) == len(data)
+    assert 0 < len(held_out) < len(data)
+    assert not set(rest.user) & set(held_out.user)
+    fewer = data.subset(np.flatnonzero(data.user != rest.user[0]))  # who else is there decides nothing
+    assert fewer.split_users(0.4)[1].user.tolist() == held_out.user.tolist()

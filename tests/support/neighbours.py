@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import sparsedp as sdp
+from sparsedp.rows import Units
 from sparsedp.selection import Selected
 from sparsedp.training import Private
 
@@ -47,6 +48,8 @@ class Setting:
     poisson: bool = True
     options: dict[str, Any] = field(default_factory=dict)
     loader: dict[str, Any] = field(default_factory=dict)
+    users: sdp.UserSampler | None = None
+    """Whose the examples are: batches then hold users, and a user is what is taken away."""
 
     @property
     def dataset(self) -> Any:
@@ -63,7 +66,8 @@ class Setting:
         torch.manual_seed(0)
         model = self.model()
         batches = [[i for i in batch if i != without] for batch in self.batches]
-        loader = DataLoader(self.dataset, **{"batch_size": len(self.dataset)} | self.loader)
+        own = {} if self.users is None else {"sampler": self.users}
+        loader = DataLoader(self.dataset, **{"batch_size": len(self.dataset)} | self.loader | own)
         engine = sdp.PrivacyEngine(seed=0)
         private = engine.make_private(
             module=model,
@@ -73,9 +77,13 @@ class Setting:
             max_grad_norm=self.clip,
             expected_batch_size=self.expected,
             poisson=self.poisson,
-            **self.options,
+            **self.options | ({} if self.users is None else {"unit": "user"}),
         )
-        if self.poisson:
+        if self.users is not None:
+            sampler = self.users
+            private.data_loader.steps_per_epoch = len(batches)
+            private.data_loader._draw = lambda step: rows_of_users(sampler, batches[step % len(batches)])
+        elif self.poisson:
             private.data_loader.steps_per_epoch = len(batches)
             private.data_loader.indices = lambda step: np.array(batches[step % len(batches)], np.int64)
         outcome = Outcome()
@@ -93,6 +101,18 @@ class Setting:
         finally:
             engine.detach()
         return outcome
+
+
+def rows_of_users(sampler: sdp.UserSampler, users: Sequence[int]) -> tuple[Any, Units]:
+    """The rows of a batch of users; which ones of a user does not depend on the others."""
+
+    def words(user: int) -> Callable[[int], Any]:
+        return lambda size: np.random.default_rng(user).integers(2**64, size=size, dtype=np.uint64)
+
+    rows = [sampler.rows_of(np.array([user]), words(user))[0] for user in users]
+    of_row = np.repeat(np.arange(len(rows)), [len(each) for each in rows])
+    mean = sampler.reduction == "mean"
+    return np.concatenate([np.empty(0, np.int64), *rows]), Units(of_row, sampler.rows_per_user, mean)
 
 
 class GivenBatches:

@@ -29,8 +29,16 @@ class Receiver:
         pass
 
     def hand_out(
-        self, contents: object, examples: int | None, *, first: bool, last: bool, batch: Sequence[object]
+        self,
+        contents: object,
+        examples: int | None,
+        *,
+        first: bool,
+        last: bool,
+        batch: Sequence[object],
+        units: Sequence[object] = (),
     ) -> None:
+        assert not units, "every example is a unit"
         self.pieces.append((examples, first, last))
         self.batches.append(batch)
 

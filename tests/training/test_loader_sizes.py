@@ -142,7 +142,9 @@ def test_every_piece_is_told_with_its_size_and_its_place(
         def end_epoch(self) -> None:
             self.told.append(("end",))
 
-        def hand_out(self, contents: Any, examples: int, *, first: bool, last: bool, batch: Any) -> None:
+        def hand_out(
+            self, contents: Any, examples: int, *, first: bool, last: bool, batch: Any, units: Any = ()
+        ) -> None:
             self.told.append((contents[0].flatten().tolist(), examples, first, last, len(batch)))
 
     for whole in (False, True):

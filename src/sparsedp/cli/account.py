@@ -14,6 +14,7 @@ from sparsedp.cli.errors import refuse_bad_input, refuse_special_file
 from sparsedp.cli.settings import help_of
 
 if TYPE_CHECKING:
+    from sparsedp.accounting.ledger import Ledger
     from sparsedp.accounting.statement import PrivacyStatement
 
 
@@ -38,15 +39,23 @@ def account(
         int, typer.Option(help="Protect whole users, each with at most so many rows.")
     ] = 1,
     ledger: Annotated[Path | None, typer.Option(help="Read what was spent from this file.")] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --ledger and --rows-per-user: the runs' prepared data. Default: that of the run beside it."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Epsilon of a run from its parameters, or of everything recorded in a ledger."""
     if ledger is not None:
         run = (noise_multiplier, sampling_rate, examples, expected_batch_size, steps, epochs)
-        if any(value is not None for value in run) or rows_per_user != 1:
+        if any(value is not None for value in run):
             raise ValueError("ledger excludes the parameters of a run: it holds them itself")
-        _show_ledger(ledger, delta, as_json)
+        _show_ledger(ledger, delta, rows_per_user, data, as_json)
         return
+    if data is not None:
+        raise ValueError("data belongs to --ledger with --rows-per-user")
     statement = _statement(
         noise_multiplier, sampling_rate, examples, expected_batch_size, steps, epochs, delta, rows_per_user
     )
@@ -144,12 +153,51 @@ def _steps(steps: float | None, epochs: float | None, rate: float) -> int:
     return steps_in(epochs, steps_per_epoch(rate))
 
 
-def _show_ledger(path: Path, delta: float | None, as_json: bool) -> None:
+def _for_users(
+    ledger: Ledger, delta: float | None, rows_per_user: int, data: Path | None
+) -> PrivacyStatement:
+    """What an example-level ledger costs a user; refused unless the data's schema proves the cap on a user's rows."""
+    from dataclasses import replace
+
+    from sparsedp.accounting.calibration import epsilon_of
+    from sparsedp.accounting.users import events_of_users
+    from sparsedp.core.validation import check_count
+    from sparsedp.data.schema import Schema
+
+    rows = check_count("rows_per_user", rows_per_user)
+    if ledger.unit != "example":
+        raise ValueError(f"rows_per_user: the ledger is for the unit {ledger.unit!r} already; leave it out")
+    settings = ledger.path.parent / "config.yaml"
+    if data is None and settings.exists():
+        from sparsedp.runs.text_config import read_config
+
+        data = Path(read_config(settings).data)
+    cut = None if data is None or not (data / "schema.json").exists() else Schema.read(data).rows_per_user
+    if cut is None or cut > rows:
+        found = "no data that says so was found" if cut is None else f"{data} was cut to {cut}"
+        raise ValueError(
+            f"rows_per_user: no user may have more than {rows} rows of the runs' data, and {found}; prepare it with "
+            "--user COLUMN --rows-per-user M, and give it with --data"
+        )
+    stated = ledger.statement(delta)
+    spent = events_of_users(ledger.events(), cut)
+    notes = (*stated.notes, f"every user's rows were cut to {cut} when the data was prepared")
+    return replace(
+        stated, epsilon=epsilon_of(spent, stated.delta) if spent else 0.0, unit="user", notes=notes
+    )
+
+
+def _show_ledger(
+    path: Path, delta: float | None, rows_per_user: int, data: Path | None, as_json: bool
+) -> None:
     from sparsedp.accounting.ledger import Ledger
 
     refuse_special_file("ledger", path)
     ledger = Ledger.read(path)
-    statement = ledger.statement(delta)
+    if rows_per_user != 1 or data is not None:
+        statement = _for_users(ledger, delta, rows_per_user, data)
+    else:
+        statement = ledger.statement(delta)
     events = ledger.events()
     if as_json:
         from sparsedp.accounting.event_json import event_to_json

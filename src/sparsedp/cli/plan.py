@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,11 +17,18 @@ if TYPE_CHECKING:
 
     from sparsedp.core.tables import TableShape
     from sparsedp.planning.planner import Plan
+    from sparsedp.planning.users import UserPlan
 
 
 def _setting(name: str, *, default: bool = True) -> Any:
     """An option that means what the run's setting of the same name does."""
     return typer.Option(help=help_of(name, algorithms=False, default=default))
+
+
+Users = Annotated[
+    int | None, typer.Option(help="Compare two ways to protect users too, of whom there are so many.")
+]
+RowsPerUser = Annotated[int | None, typer.Option(help="With --users: the rows of each.")]
 
 
 @refuse_bad_input
@@ -54,6 +62,8 @@ def plan(
         typer.Option(help="Gaussian-DP parameter of FEST's top-k. Default: by the number of examples."),
     ] = None,
     dense_parameters: Annotated[int, typer.Option(help="Trainable coordinates outside the tables.")] = 0,
+    users: Users = None,
+    rows_per_user: RowsPerUser = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Plan a private run: noise multipliers, threshold and gradient size, for AdaFEST, FEST and DP-SGD."""
@@ -80,10 +90,32 @@ def plan(
         dense_parameters=dense_parameters,
         **arguments,
     )
+    for_users = _users(made, delta, users, rows_per_user)
     if as_json:
-        typer.echo(json.dumps(made.to_dict(), indent=2, allow_nan=False))
-    else:
-        _show(made)
+        both = {} if for_users is None else {"users": for_users.to_dict()}
+        typer.echo(json.dumps({**made.to_dict(), **both}, indent=2, allow_nan=False))
+        return
+    _show(made)
+    if for_users is not None:
+        _show_users(for_users)
+
+
+def _users(made: Plan, delta: float | None, users: int | None, rows_per_user: int | None) -> UserPlan | None:
+    """The same run for users, where they are asked for."""
+    from sparsedp.planning.users import plan_users
+
+    if users is None and rows_per_user is None:
+        return None
+    if users is None or rows_per_user is None:
+        raise ValueError("users and rows_per_user belong together: give both, or neither")
+    return plan_users(
+        epsilon=made.statement.epsilon,
+        delta=delta,
+        users=users,
+        rows_per_user=rows_per_user,
+        expected_batch_size=made.expected_batch_size,
+        epochs=made.epochs,
+    )
 
 
 def _tables(written: list[str], source: str | None) -> list[TableShape]:
@@ -113,6 +145,24 @@ def _show(made: Plan) -> None:
         "Gradient sizes are embedding coordinates with noise in one step. AdaFEST's is an upper bound in "
         "expectation that holds for any data; which touched rows survive is not known before data is read.",
         style="dim",
+    )
+
+
+def _show_users(made: UserPlan) -> None:
+    """Both ways to protect users."""
+    rows, length = made.rows_per_user, f"{made.break_even:.3g}"
+    typer.echo(f"To protect {made.users:,} users of {rows:,} rows instead: {made.statement}")
+    typer.echo(
+        f"  draw users ({made.expected_users:,.4g} a step): noise multiplier {made.user_noise_multiplier:.4f} "
+        "times the clipping norm of a user's summed gradient"
+    )
+    typer.echo(
+        f"  draw rows ({made.expected_rows:,} a step): noise multiplier {made.row_noise_multiplier:.4f} "
+        "times the clipping norm of a row's gradient"
+    )
+    typer.echo(
+        f"  Drawing users has less noise where a user's sum is less than {length} times as long as a row's gradient "
+        f"(unrelated rows: {math.sqrt(rows):.3g} times, equal rows: {rows:,}). Better: {made.better}"
     )
 
 

@@ -27,6 +27,12 @@ prepare_app = typer.Typer(
 
 Files = Annotated[list[Path], typer.Argument(help="Files, in time order.", exists=True, dir_okay=False)]
 Out = Annotated[Path, typer.Option(help="Folder to write; an interrupted one is continued.")]
+UserColumn = Annotated[
+    str | None, typer.Option(help="Column that says whose a row is, for training with --unit user.")
+]
+RowsPerUser = Annotated[
+    int | None, typer.Option(help="Keep the first so many rows of each user; needed with --user.")
+]
 VocabularyFile = Annotated[
     Path | None, typer.Option(help="Ids from this list: CSV, TSV or Parquet with columns feature and value.")
 ]
@@ -105,6 +111,8 @@ def table(
     time: Annotated[
         str | None, typer.Option(help="Column that orders the rows: a number, date or timestamp.")
     ] = None,
+    user: UserColumn = None,
+    rows_per_user: RowsPerUser = None,
     separator: Annotated[str | None, typer.Option(help="Default: tab for .tsv, else comma.")] = None,
     null: Annotated[
         list[str] | None, typer.Option(help="A text that means a missing value, such as NA.")
@@ -133,6 +141,8 @@ def table(
         multi_hot=_names(multi_hot),
         multi_hot_separator=multi_hot_separator,
         time=time,
+        user=user,
+        rows_per_user=rows_per_user,
     )
     rules = {name: HashRule(rows) for name, rows in (_name_and_number("hash", text) for text in hashed or ())}
     unknown = sorted(rules.keys() - {*columns.categorical, *columns.multi_hot})
@@ -142,6 +152,8 @@ def table(
     choice = _VocabularyChoice(
         vocabulary, vocabulary_epsilon, vocabulary_delta, ledger, vocabulary_is_public, min_count
     )
+    if user is not None:
+        choice.refuse_learning()
     reader = Table.of(files, columns, separator="\t" if separator == "\\t" else separator, nulls=null or ())
     _prepare(reader, out, rules, choice, strict, as_json)
 
@@ -175,6 +187,14 @@ class _VocabularyChoice:
     @property
     def is_made(self) -> bool:
         return self.file is not None or self.epsilon is not None or self.is_public
+
+    def refuse_learning(self) -> None:
+        """Refuse to learn from rows where users are to be protected."""
+        if self.epsilon is not None:
+            raise ValueError(
+                "vocabulary-epsilon: partition selection protects single rows, not users; with --user give --hash or a "
+                "public vocabulary"
+            )
 
     def vocabulary(
         self, reader: Reader, out: Path, features: Sequence[str], progress: Callable[[int], None]
@@ -252,6 +272,7 @@ def _report(schema: Schema, out: Path, as_json: bool) -> None:
             "table_rows": sum(schema.vocabulary_sizes) + sum(feature.rows for feature in schema.multi_hot),
             "time": schema.time,
             "vocabulary_statement": schema.vocabulary_statement,
+            "rows_per_user": schema.rows_per_user,
         }
         typer.echo(json.dumps(summary, indent=2))
         return
@@ -263,6 +284,10 @@ def _report(schema: Schema, out: Path, as_json: bool) -> None:
     )
     if schema.time is not None:
         typer.echo(f"time: {schema.time} ({schema.time_unit})")
+    if schema.user is not None:
+        typer.echo(
+            f"users: at most {_counted(schema.rows_per_user or 0, 'row')} of each, later ones were left out"
+        )
     if schema.vocabulary_statement is not None:
         typer.echo(f"vocabulary: {schema.vocabulary_statement}")
 

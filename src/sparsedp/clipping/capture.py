@@ -19,7 +19,9 @@ from sparsedp.clipping.hooks import Call, ForwardWrapper, LayerWrapper, ModelWra
 from sparsedp.clipping.layers.registry import Part, TableRule
 from sparsedp.clipping.mixing import MixingProbe
 from sparsedp.clipping.validate import wrap_layers
+from sparsedp.core.arrays import F64
 from sparsedp.rows.lookups import EmbeddingLookups
+from sparsedp.rows.units import Units
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Captured(NamedTuple):
     """One backward pass."""
 
     batch_size: int
-    scale: float
+    scale: float | F64
     """The true per-example gradient is this many times the recorded one."""
     dense: dict[str, PerExampleGradient]
     """By parameter name; a parameter that the pass did not reach is absent."""
@@ -53,6 +55,20 @@ class Captured(NamedTuple):
     """By table name; a table that the pass did not reach is absent."""
     table_inputs: dict[str, list[TableInput] | None]
     """By table name, in the order of calls; None where the ids alone do not tell which example reads which row."""
+
+    def grouped(self, units: Units) -> Captured:
+        """The same pass with one gradient per unit, the sum (or the mean) over its examples; ``table_inputs`` stay."""
+        assert isinstance(self.scale, float)
+        if units.of_example.size != self.batch_size:
+            raise ValueError(f"units: of {units.of_example.size} examples, the pass has {self.batch_size}")
+        if units.most == 1:
+            return self
+        return self._replace(
+            batch_size=units.count,
+            scale=units.scales(self.scale),
+            dense={name: gradient.grouped(units) for name, gradient in self.dense.items()},
+            tables={name: lookups.grouped(units) for name, lookups in self.tables.items()},
+        )
 
 
 class Capture:

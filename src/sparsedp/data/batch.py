@@ -32,13 +32,14 @@ class MultiHot:
 
 @dataclass(frozen=True)
 class Batch:
-    """Examples: numeric (n, p) float32, ids (n, q) int32, label (n,) float32, time (n,) int64 or None."""
+    """Examples: numeric (n, p) float32, ids (n, q) int32, label (n,) float32, time and user (n,) int64 or None."""
 
     numeric: NDArray[np.float32]
     ids: NDArray[np.int32]
     label: NDArray[np.float32]
     time: NDArray[np.int64] | None = None
     multi_hot: tuple[MultiHot, ...] = ()
+    user: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.label)
@@ -51,6 +52,7 @@ class Batch:
             self.label[rows],
             None if self.time is None else self.time[rows],
             tuple(bags.take(rows) for bags in self.multi_hot),
+            None if self.user is None else self.user[rows],
         )
 
     def tensors(self) -> tuple[tuple[Any, ...], torch.Tensor]:

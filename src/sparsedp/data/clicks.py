@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -81,8 +81,8 @@ class ClickData:
         return (numeric[0], ids[0], *bags), label[0]
 
     def __getitems__(self, rows: Sequence[int] | I64) -> tuple[tuple[Any, ...], torch.Tensor]:
-        # Models do not look at the time: to leave it out is a page of the disk less an example.
-        return dataclasses.replace(self._examples, time=None).take(self._checked(rows)).tensors()
+        # Models look at neither time nor user: to leave them out is a page of the disk less an example.
+        return dataclasses.replace(self._examples, time=None, user=None).take(self._checked(rows)).tensors()
 
     def loader(self, batch_size: int, *, shuffle: bool = False, **options: Any) -> DataLoader[Any]:
         """Return a torch loader over whole batches; further options are those of torch's `DataLoader`."""
@@ -107,6 +107,13 @@ class ClickData:
             raise ValueError("time: the data was prepared without a time column")
         return self._column(self._examples.time)
 
+    @cached_property
+    def user(self) -> NDArray[np.int64]:
+        """The user of all rows, as hashes."""
+        if self._examples.user is None:
+            raise ValueError("user: the data was prepared without a column of users (prepare table --user)")
+        return self._column(self._examples.user)
+
     def subset(self, rows: RowSet | Sequence[int] | NDArray[np.int64]) -> ClickData:
         """Return the data set of some of the rows, sharing the memory."""
         chosen = RowList(np.asarray(rows, np.int64)) if isinstance(rows, (Sequence, np.ndarray)) else rows
@@ -116,11 +123,18 @@ class ClickData:
 
     def split(self, fraction: float, *, salt: int = 0) -> tuple[ClickData, ClickData]:
         """Return (the rest, about `fraction` of the rows), which rows by a public hash of their position."""
+        return self._split(lambda numbers: numbers, fraction, salt)
+
+    def split_users(self, fraction: float, *, salt: int = 0) -> tuple[ClickData, ClickData]:
+        """Return (the rest, the rows of about `fraction` of the users), which users by a public hash of them."""
+        return self._split(lambda numbers: self.user[numbers], fraction, salt)
+
+    def _split(self, keys: Callable[[I64], I64], fraction: float, salt: int) -> tuple[ClickData, ClickData]:
         _check_fraction(fraction)
         bound, start = np.uint64(int(fraction * 2**64)), np.uint64(salt % 2**64)
         held_out = np.concatenate(
             [
-                begin + np.flatnonzero(mix(mix(numbers.astype(np.uint64)) ^ start) < bound)
+                begin + np.flatnonzero(mix(mix(keys(numbers).astype(np.uint64)) ^ start) < bound)
                 for begin, numbers in self._strides()
             ]
         )

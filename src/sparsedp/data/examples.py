@@ -46,7 +46,7 @@ class Bag:
 
 @dataclass(frozen=True)
 class Examples:
-    """Rows of one block: `plain` holds label, numbers and time in their final form, the rest is hashed."""
+    """Rows of one block: `plain` holds label, numbers, time and user in their final form, the rest is hashed."""
 
     plain: pl.DataFrame
     hashes: list[U64]
@@ -55,13 +55,14 @@ class Examples:
 
 
 def encode(examples: Examples, schema: Schema, rules: Mapping[str, IdRule]) -> pl.DataFrame:
-    """Number the values and put the columns in the order label, numeric, categorical, multi-hot, time."""
+    """Number the values and put the columns in the order label, numeric, categorical, multi-hot, time, user."""
     columns = {name: examples.plain[name] for name in (schema.label, *schema.numeric)}
     for feature, hashes in zip(schema.categorical, examples.hashes, strict=True):
         columns[feature.name] = pl.Series(rules[feature.name].ids(hashes))
     for feature, bag in zip(schema.multi_hot, examples.bags, strict=True):
         ids = rules[feature.name].ids(bag.hashes)
         columns[feature.name] = pl.Series(pa.LargeListArray.from_arrays(bag.offsets, ids))
-    if schema.time is not None:
-        columns[schema.time] = examples.plain[schema.time]
+    for name in (schema.time, schema.user):
+        if name is not None:
+            columns[name] = examples.plain[name]
     return pl.DataFrame(columns)

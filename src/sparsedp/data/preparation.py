@@ -10,11 +10,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+import polars as pl
+
 from sparsedp.data.blocks import Block, source_of
 from sparsedp.data.examples import Examples, encode
 from sparsedp.data.parts import PreparedFolder, finished
 from sparsedp.data.rules import IdRule
 from sparsedp.data.schema import Part, Schema, Source, SourcePosition
+from sparsedp.data.user_cap import UserCap
 
 MAX_EXAMPLES = 20
 """How many malformed lines of a part are stored with their reasons; all are counted."""
@@ -75,11 +78,18 @@ def prepare(
         start = folder.parts[-1].end if folder.parts else SourcePosition()
         first = len(folder.parts)
 
-        def write(item: tuple[int, Block]) -> tuple[Part, Block]:
-            number, block = item
-            return _write_part(folder, reader, rules, first + number, block), block
+        def read(block: Block) -> tuple[Block, Examples, pl.DataFrame]:
+            examples = reader.read(block)
+            return block, examples, encode(examples, schema, rules)
 
-        for part, block in in_order(write, enumerate(reader.blocks(start))):
+        def write(item: tuple[int, tuple[Block, Examples, pl.DataFrame]]) -> tuple[Part, Block]:
+            number, (block, examples, frame) = item
+            return _write_part(folder, first + number, block, examples, frame), block
+
+        parts = in_order(read, reader.blocks(start))
+        if schema.rows_per_user is not None:
+            parts = _capped(parts, folder, schema.rows_per_user)
+        for part, block in in_order(write, enumerate(parts)):
             _check(part, schema, strict)
             folder.commit(part)
             progress(sum(source.size for source in sources[: block.end.source]) + block.read)
@@ -101,11 +111,21 @@ def in_order(function: Callable[[Item], Result], items: Iterable[Item]) -> Itera
             yield waiting.popleft().result()
 
 
+def _capped(
+    parts: Iterator[tuple[Block, Examples, pl.DataFrame]], folder: PreparedFolder, rows_per_user: int
+) -> Iterator[tuple[Block, Examples, pl.DataFrame]]:
+    """Cut the users of the parts, in order; what earlier parts of the folder hold counts."""
+    assert folder.schema.user is not None
+    cap, user = UserCap(rows_per_user), folder.schema.user
+    for part in folder.parts:
+        cap.keep(pl.read_parquet(folder.path / part.file, columns=[user])[user].to_numpy())
+    for block, examples, frame in parts:
+        yield block, examples, frame.filter(pl.Series(cap.keep(frame[user].to_numpy()), dtype=pl.Boolean))
+
+
 def _write_part(
-    folder: PreparedFolder, reader: Reader, rules: Mapping[str, IdRule], number: int, block: Block
+    folder: PreparedFolder, number: int, block: Block, examples: Examples, frame: pl.DataFrame
 ) -> Part:
-    examples = reader.read(block)
-    frame = encode(examples, folder.schema, rules)
     file, sha256 = folder.write(number, frame)
     reasons = tuple((bad.line, bad.reason) for bad in examples.malformed[:MAX_EXAMPLES])
     return Part(file, len(frame), sha256, block.start, block.end, len(examples.malformed), reasons)

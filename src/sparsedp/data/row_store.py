@@ -40,7 +40,8 @@ def open_rows(folder: Path, schema: Schema, cache: Path | None = None) -> Batch:
 
     bags = tuple(MultiHot(load(f"values-{n}"), load(f"offsets-{n}")) for n in range(len(schema.multi_hot)))
     time = None if schema.time is None else load("time")
-    return Batch(load("numeric"), load("ids"), load("label"), time, bags)
+    user = None if schema.user is None else load("user")
+    return Batch(load("numeric"), load("ids"), load("label"), time, bags, user)
 
 
 def _is_current(cache: Path, schema: Schema) -> bool:
@@ -95,8 +96,10 @@ def _lay_out(folder: Path, schema: Schema, cache: Path) -> None:
             "ids": begin("ids", "<i4", schema.rows, len(ids)),
             "label": begin("label", "<f4", schema.rows),
         }
-        if schema.time is not None:
-            files["time"] = begin("time", "<i8", schema.rows)
+        whole = {"time": schema.time, "user": schema.user}
+        for name, column in whole.items():
+            if column is not None:
+                files[name] = begin(name, "<i8", schema.rows)
         for number, feature in enumerate(schema.multi_hot):
             files[f"values-{number}"] = begin(f"values-{number}", "<i4", _total(folder, schema, feature.name))
             files[f"offsets-{number}"] = begin(f"offsets-{number}", "<i8", schema.rows + 1)
@@ -107,8 +110,9 @@ def _lay_out(folder: Path, schema: Schema, cache: Path) -> None:
             files["numeric"].write(_row_major(frame.select(numeric), "<f4"))
             files["ids"].write(_row_major(frame.select(ids), "<i4"))
             files["label"].write(frame[schema.label].to_numpy().astype("<f4", copy=False).tobytes())
-            if schema.time is not None:
-                files["time"].write(frame[schema.time].to_numpy().astype("<i8").tobytes())
+            for name, column in whole.items():
+                if column is not None:
+                    files[name].write(frame[column].to_numpy().astype("<i8").tobytes())
             for number, feature in enumerate(schema.multi_hot):
                 values, offsets = flatten(frame[feature.name])
                 files[f"values-{number}"].write(values.to_numpy().astype("<i4").tobytes())

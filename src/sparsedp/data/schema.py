@@ -64,7 +64,8 @@ class Schema:
 
     `time` names the column that orders the rows (a day number, a timestamp in seconds, or the position of
     the line) and `time_unit` says which. `vocabulary_statement` is the privacy statement of a vocabulary
-    learned from the data.
+    learned from the data. `user` names the column of users, as 64-bit hashes of the values; every user was cut
+    to at most `rows_per_user` rows.
     """
 
     label: str
@@ -79,6 +80,8 @@ class Schema:
     parts: tuple[Part, ...] = ()
     vocabulary_statement: str | None = None
     derived: tuple[str, ...] = ()
+    user: str | None = None
+    rows_per_user: int | None = None
 
     @property
     def rows(self) -> int:
@@ -109,7 +112,10 @@ class Schema:
 
     def to_json(self) -> str:
         """Return the text of `schema.json`."""
-        return json.dumps({"format": FORMAT, "rows": self.rows, **dataclasses.asdict(self)}, indent=1) + "\n"
+        fields = dataclasses.asdict(self)
+        if self.user is None:
+            del fields["user"], fields["rows_per_user"]
+        return json.dumps({"format": FORMAT, "rows": self.rows, **fields}, indent=1) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Schema:

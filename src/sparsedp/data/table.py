@@ -12,6 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from sparsedp.core.arrays import U64
+from sparsedp.core.validation import check_count
 from sparsedp.data.blocks import BLOCK_BYTES, Block, first_line, read_parquet, read_text
 from sparsedp.data.examples import NUMERIC_RULE, Bag, Examples, Malformed, log_transform
 from sparsedp.data.hashing import cross, hash_strings
@@ -24,6 +25,7 @@ from sparsedp.data.schema import Feature, Schema, Source, SourcePosition
 QUOTE = '"'
 LABEL = "label"
 TIME = "time"
+USER = "user_hash"
 HEAD_ROWS = 1000
 PARQUET = (".parquet", ".pq")
 
@@ -34,7 +36,7 @@ class Columns:
 
     `crosses` are combinations of columns, each one feature named `a*b`; `multi_hot` columns hold lists, or
     texts cut at `multi_hot_separator`; `derived` gives further columns by polars expressions that look at
-    one row at a time.
+    one row at a time. Each `user` is cut to `rows_per_user` rows.
     """
 
     label: Label
@@ -45,14 +47,21 @@ class Columns:
     multi_hot_separator: str = "|"
     time: str | None = None
     derived: Mapping[str, pl.Expr] = field(default_factory=dict)
+    user: str | None = None
+    rows_per_user: int | None = None
 
     def __post_init__(self) -> None:
         names = [LABEL, *self.numeric, *self.features, *self.multi_hot, *([TIME] if self.time else [])]
+        names += [USER] if self.user else []
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"columns: {', '.join(twice)} would be written twice")
         if not (self.features or self.multi_hot):
             raise ValueError("categorical: at least one categorical, crossed or multi-hot column is needed")
+        if (self.user is None) != (self.rows_per_user is None):
+            raise ValueError("user and rows_per_user belong together: give both, or neither")
+        if self.rows_per_user is not None:
+            check_count("rows_per_user", self.rows_per_user)
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -66,7 +75,8 @@ class Columns:
         for role in ("numeric", "categorical", "multi_hot"):
             roles.update({name: role.replace("_", "-") for name in getattr(self, role)})
         roles.update({name: "cross" for parts in self.crosses for name in parts})
-        return roles | ({self.time: "time"} if self.time is not None else {})
+        single = {"time": self.time, "user": self.user}
+        return roles | {name: role for role, name in single.items() if name is not None}
 
 
 @dataclass(frozen=True)
@@ -139,6 +149,8 @@ class Table:
             time_unit=None if self.columns.time is None else self._time_unit,
             sources=sources,
             derived=tuple(f"{name} = {expression}" for name, expression in self.columns.derived.items()),
+            user=None if self.columns.user is None else USER,
+            rows_per_user=self.columns.rows_per_user,
         )
 
     def read(self, block: Block) -> Examples:
@@ -149,6 +161,9 @@ class Table:
             frame, numbers, reasons = block.content, np.arange(block.lines), {}
         frame = frame.with_columns(**self.columns.derived)
         plain = frame.select(self._plain())
+        if self.columns.user is not None:
+            users = hash_strings(frame[self.columns.user].cast(pl.String))
+            plain = plain.with_columns(pl.Series(USER, users.view(np.int64)))
         good = np.ones(len(frame), bool)
         for name, right in self._usable(frame, plain).items():
             for at in np.flatnonzero(good & ~right):
@@ -173,6 +188,8 @@ class Table:
         usable = {self.columns.label.column: plain[LABEL].is_not_null().to_numpy()}
         if self.columns.time is not None:
             usable[self.columns.time] = plain[TIME].is_not_null().to_numpy()
+        if self.columns.user is not None:
+            usable[self.columns.user] = frame[self.columns.user].is_not_null().to_numpy()
         for name in self.columns.numeric:
             if frame[name].dtype == pl.String:
                 is_number = frame[name].cast(pl.Float64, strict=False).is_not_null() | frame[name].is_null()

@@ -193,6 +193,10 @@ def check_supported(selection: Selection, config: StepConfig) -> None:
             "poisson=False: over several processes batches are Poisson samples, each process drawing from its "
             "own examples; leave it out"
         )
+    if config.unit != "example":
+        raise ValueError(
+            f"unit={config.unit!r}: over several processes the unit is the example; train users in one process"
+        )
     if isinstance(selection, DPSGD) and selection.lazy:
         raise ValueError("DPSGD(lazy=True): lazy noise works in one process only; use DPSGD() or AdaFEST()")
     if getattr(selection, "coordinates", None) is not None:

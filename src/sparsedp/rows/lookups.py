@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from sparsedp.rows.units import Units
+
 
 @dataclass(frozen=True)
 class EmbeddingLookups:
@@ -62,6 +64,11 @@ class EmbeddingLookups:
     def after(self, examples: int) -> EmbeddingLookups:
         """The same lookups with example numbers shifted by ``examples``."""
         return replace(self, examples=self.examples + examples) if examples else self
+
+    def grouped(self, units: Units) -> EmbeddingLookups:
+        """The same lookups, read by units instead of examples."""
+        unit = torch.from_numpy(units.of_example).to(self.examples.device)
+        return replace(self, examples=unit[self.examples])
 
     def of_examples(self, mask: Tensor) -> EmbeddingLookups:
         """Only the lookups of the examples in ``mask`` (bool, one per example)."""

@@ -63,11 +63,11 @@ class RunConfig(BaseModel):
     epsilon: Annotated[Positive | None, PRIVACY] = None
     """The most that the whole training may spend; every private algorithm needs it."""
     delta: Annotated[Fraction | None, PRIVACY] = None
-    """Default: 1 / (10 n), n the number of training rows."""
+    """Default: 1 / (10 n), n the number of training rows (or users)."""
     epochs: Annotated[Positive, MODEL] = 1.0
     """Expected number of times that an example is sampled."""
     expected_batch_size: Annotated[Count, MODEL] = BATCH_SIZE
-    """Expected number of examples in a Poisson batch."""
+    """Expected number of examples in a Poisson batch (of users, where these are drawn)."""
     physical_batch_size: Annotated[Count | None, MODEL] = None
     """The most examples in memory at once; default: a whole batch."""
     max_grad_norm: Annotated[Positive, PRIVACY] = 5.0
@@ -105,7 +105,7 @@ class RunConfig(BaseModel):
     """The score that a row must reach."""
 
     holdout: Annotated[Fraction, DATA] = 0.1
-    """Fraction of the rows that is held out for evaluation."""
+    """Fraction of the rows (with unit user: of the users) that is held out for evaluation."""
     holdout_by: Annotated[Literal["hash", "time"], DATA] = "hash"
     """Hold out rows by a hash of their number, or the latest."""
     evaluate_every: Annotated[Count | None, EVALUATION] = None
@@ -125,6 +125,13 @@ class RunConfig(BaseModel):
     frequencies: Annotated[Literal["first", "all", "running"], STREAMING] = "running"
     """Which periods' noisy counts choose the rows of algorithms with a top-k before training."""
 
+    unit: Annotated[Literal["example", "user"], PRIVACY] = "example"
+    """Whom epsilon protects: one row, or all rows of a user (data prepared with --user)."""
+    user_sampling: Annotated[Literal["users", "rows"], PRIVACY] = "users"
+    """With unit user: a batch draws users, whose rows are clipped together, or single rows of capped users."""
+    rows_per_user: Annotated[Count | None, PRIVACY] = None
+    """With unit user: the most rows of a user in a step (when rows are drawn: in all); default: the data's cap."""
+
     @model_validator(mode="after")
     def _consistent(self) -> RunConfig:
         algorithm = ALGORITHMS[self.algorithm]
@@ -143,6 +150,12 @@ class RunConfig(BaseModel):
             raise ValueError(
                 f"algorithm {algorithm.name} releases the final model only; streaming releases every period's"
             )
+        if self.unit == "user" and self.period is not None:
+            raise ValueError(
+                "period: a user may have rows in every period, whose costs would add up; leave it out"
+            )
+        if self.unit == "example" and self.rows_per_user is not None:
+            raise ValueError("rows_per_user: belongs to unit user")
         return self
 
     @property
@@ -151,7 +164,7 @@ class RunConfig(BaseModel):
         return ALGORITHMS[self.algorithm].private
 
     def delta_for(self, examples: int) -> float:
-        """The delta of a run on so many training examples."""
+        """The delta of a run on so many training examples (or users, where these are protected)."""
         return self.delta if self.delta is not None else default_delta(examples)
 
     @classmethod

@@ -52,6 +52,8 @@ def _check(config: RunConfig, processes: int) -> None:
         raise ValueError(f"nproc: algorithm {config.algorithm} trains on one process; leave --nproc out")
     if isinstance(config, TextConfig):
         raise ValueError("nproc: texts train on one process; leave --nproc out")
+    if config.unit == "user":
+        raise ValueError("nproc: unit user trains on one process; leave --nproc out")
     if config.period is not None:
         raise ValueError("nproc: streaming runs train on one process; leave --nproc or --period out")
 

@@ -13,6 +13,7 @@ from sparsedp.runs.algorithms import ALGORITHMS
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.text import token_rows
 from sparsedp.runs.text_config import TextConfig
+from sparsedp.runs.users import loader_of, user_sampler
 from sparsedp.selection import FEST, PrivateTopK
 
 
@@ -31,8 +32,12 @@ def private_rows(
         assert isinstance(config, TextConfig)
         return token_rows(config, model, data)
     names = getattr(model, "table_names", None)
-    if names is None or data.schema.multi_hot:
-        source: object = data.loader(config.expected_batch_size)
+    if (
+        sampler := user_sampler(config, data)
+    ) is not None:  # a user counts once, whichever of its rows read a row
+        source: object = loader_of(config, data, sampler)
+    elif names is None or data.schema.multi_hot:
+        source = data.loader(config.expected_batch_size)
     else:
         own = data if exchange is None else data.subset(_part(data, exchange))
         counts = count_columns(own, names, config.always_on_rows)

@@ -12,6 +12,7 @@ from sparsedp.runs.config import RunConfig
 from sparsedp.runs.folder import RunFolder
 from sparsedp.runs.sources import data_of, fresh_model, split_periods
 from sparsedp.runs.trainer import check_ledger
+from sparsedp.runs.users import user_sampler
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class RunSetup:
         data = data_of(config)
         if isinstance(data, ClickData) and config.period is not None:
             split_periods(config, data)
+        user_sampler(config, data)
         model = fresh_model(config, data)
         check_ledger(config)
         folder = RunFolder(path)

@@ -41,6 +41,8 @@ def split(
     if isinstance(data, TextData):
         assert isinstance(config, TextConfig)
         return split_texts(config, data)
+    if config.unit == "user" and config.holdout_by == "hash":
+        return data.split_users(config.holdout)
     if config.holdout_by == "time":
         return data.split_by_time(config.holdout)
     return data.split(config.holdout)

@@ -66,6 +66,9 @@ class TextConfig(RunConfig):
         for name in UNUSED:
             if getattr(self, name) != RunConfig.model_fields[name].default:
                 raise ValueError(f"{name}: is for click data, texts have no time")
+        for name in OF_USERS:
+            if getattr(self, name) != RunConfig.model_fields[name].default:
+                raise ValueError(f"{name}: is for click data, texts have no users")
         if self.model_options:
             raise ValueError(
                 "model_options: is for click models; give embedding, lora_rank, lora_targets, pooling"
@@ -90,7 +93,9 @@ class TextConfig(RunConfig):
 
 UNUSED = ("holdout_by", "period", "train_periods", "frequencies")
 """Settings of data with a time."""
-NOT_OPTIONS = frozenset({*UNUSED, "model_options", "task"})
+OF_USERS = ("unit", "user_sampling", "rows_per_user")
+"""Settings of data with users."""
+NOT_OPTIONS = frozenset({*UNUSED, *OF_USERS, "model_options", "task"})
 """Fields that are no options of ``sparsedp train text``."""
 
 

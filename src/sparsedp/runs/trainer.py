@@ -16,11 +16,13 @@ from sparsedp.accounting.event_json import event_key
 from sparsedp.core.steps import steps_in
 from sparsedp.data import ClickData, TextData
 from sparsedp.randomness import NoiseSource
+from sparsedp.rows import Units
 from sparsedp.runs.algorithms import selection_of
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.optimizers import optimizers_of
 from sparsedp.runs.row_counts import private_rows
 from sparsedp.runs.run_stats import RunStats
+from sparsedp.runs.users import loader_of, population, units, user_sampler
 from sparsedp.selection import FEST, PrivateTopK, Selection
 from sparsedp.training import EpsilonMeter, LastStep, PoissonLoader, PrivacyEngine
 from sparsedp.training.checkpoint import load_file, state_of, write_state
@@ -87,7 +89,8 @@ class Trainer(Protocol):
 
 def open_ledger(config: RunConfig, default: Path, run_name: str) -> Ledger:
     """The ledger of a run: the shared one of the config, or ``default``."""
-    return Ledger.open(config.ledger or default, run=run_name, private=config.seed is None)
+    unit = "user" if config.unit == "user" else None
+    return Ledger.open(config.ledger or default, run=run_name, unit=unit, private=config.seed is None)
 
 
 def check_ledger(config: RunConfig) -> None:
@@ -114,13 +117,16 @@ class PrivateTrainer(Trainer):
     ) -> None:
         assert config.epsilon is not None
         self.stopped: str | None = None
-        self.delta = config.delta_for(len(data))
+        sampler = user_sampler(config, data)
+        self.delta = config.delta_for(units(data, sampler))
         self.ledger = ledger
         self.engine = self._new_engine(config)
         self.private = self.engine.make_private_with_epsilon(
             module=model,
             optimizer=optimizers_of(config, model),
-            data_loader=data.loader(min(config.expected_batch_size, len(data))),
+            data_loader=loader_of(config, data, sampler),
+            expected_batch_size=min(config.expected_batch_size, population(data, sampler)),
+            unit=config.unit,
             target_epsilon=config.epsilon,
             target_delta=self.delta,
             epochs=config.epochs,
@@ -226,7 +232,14 @@ class _CurrentPiece:
         """Nothing to do."""
 
     def hand_out(
-        self, contents: Any, examples: int | None, *, first: bool, last: bool, batch: Sequence[Any]
+        self,
+        contents: Any,
+        examples: int | None,
+        *,
+        first: bool,
+        last: bool,
+        batch: Sequence[Any],
+        units: Sequence[Units] = (),
     ) -> None:
         """The pieces' gradients are added up, so that each counts by its share of the batch."""
         self.is_first, self.is_last = first, last
@@ -241,11 +254,14 @@ class PlainTrainer(Trainer):
 
     def __init__(self, config: RunConfig, model: nn.Module, data: ClickData | TextData) -> None:
         self.stopped: str | None = None
-        batch = min(config.expected_batch_size, len(data))
-        self._piece = _CurrentPiece(batch if config.physical_batch_size is not None else None)
+        sampler = user_sampler(config, data)
+        batch = min(config.expected_batch_size, population(data, sampler))
+        rate = batch / population(data, sampler)
+        examples = batch if sampler is None else round(rate * len(sampler))
+        self._piece = _CurrentPiece(examples if config.physical_batch_size is not None else None)
         self._loader = PoissonLoader(
-            data.loader(batch),
-            sampling_rate=batch / len(data),
+            loader_of(config, data, sampler),
+            sampling_rate=rate,
             stream=NoiseSource(config.seed).sampling,
             physical_batch_size=config.physical_batch_size,
             owner=self._piece,

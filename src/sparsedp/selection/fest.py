@@ -39,7 +39,8 @@ class FEST(Selection):
 
     Guarantee: add-or-remove-one example; given the rows, the masked and clipped sum moves by at most
     ``max_grad_norm``; event per step ``PoissonSampled(q, Gaussian(sigma))``, and once ``event`` for how the rows
-    were chosen (None: they are public). Released: the chosen rows and every step's gradient on them.
+    were chosen (None: they are public; else the price for the run's unit, example or user). Released: the chosen
+    rows and every step's gradient on them.
     Proof: the rows are a constant during training, so each step is DP-SGD on a smaller model.
 
     ``rows`` names the rows per table; a table that it does not name must be small (at most
@@ -142,6 +143,7 @@ class PrivateTopK(Selection):
     per feature; contributions are clipped to it otherwise); noise of standard deviation ``C / mu``; event
     ``Gaussian(1/mu)`` once; released: the top-k set, which is post-processing of the noisy histogram.
     Where counts are given instead of a loader, each example must have contributed with norm at most C.
+    With ``unit="user"`` the same holds for a user: it counts once per row, however many of its examples read it.
     """
 
     source: Any

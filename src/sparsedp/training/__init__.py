@@ -6,6 +6,7 @@ from sparsedp.training.monitor import EpsilonMeter, TensorBoardMonitor
 from sparsedp.training.optimizer import Diagnostics, LastStep, PrivateOptimizer
 from sparsedp.training.private import Private
 from sparsedp.training.rowwise_adagrad import RowWiseAdagrad
+from sparsedp.training.user_sampler import UserSampler
 
 __all__ = [
     "Diagnostics",
@@ -17,4 +18,5 @@ __all__ = [
     "PrivateOptimizer",
     "RowWiseAdagrad",
     "TensorBoardMonitor",
+    "UserSampler",
 ]

@@ -28,6 +28,7 @@ class Account:
     notes: tuple[str, ...] = ()
     final_model_only: bool = False
     adjacency: str = ADD_OR_REMOVE_ONE
+    unit: str = "example"
 
     def state_dict(self) -> dict[str, Any]:
         """As plain values."""
@@ -37,6 +38,7 @@ class Account:
             "notes": list(self.notes),
             "final_model_only": self.final_model_only,
             "adjacency": self.adjacency,
+            "unit": self.unit,
         }
 
     @classmethod
@@ -48,6 +50,7 @@ class Account:
             tuple(state["notes"]),
             bool(state["final_model_only"]),
             state["adjacency"],
+            state.get("unit", "example"),
         )
 
 
@@ -55,14 +58,18 @@ def merge_accounts(accounts: Sequence[Account]) -> Account:
     """Several runs on the same data as one account; a fault of one run is a fault of the merged account.
 
     Zeroing out a record changes a Poisson run no more than removing it, so if one run is stated for zero-out,
-    zero-out holds for all.
+    zero-out holds for all. Costs of different units do not add up: such accounts are refused.
     """
+    units = {account.unit for account in accounts}
+    if len(units) > 1:
+        raise ValueError(f"unit: costs of different units do not add up: {', '.join(sorted(units))}")
     return Account(
         tuple(spent for account in accounts for spent in account.events),
         tuple(dict.fromkeys(fault for account in accounts for fault in account.faults)),
         tuple(dict.fromkeys(note for account in accounts for note in account.notes)),
         all(account.final_model_only for account in accounts),
         ZERO_OUT if any(account.adjacency == ZERO_OUT for account in accounts) else ADD_OR_REMOVE_ONE,
+        units.pop() if units else "example",
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from sparsedp.clipping import Capture, Captured
+from sparsedp.rows import Units
 
 
 class Piece(NamedTuple):
@@ -15,6 +16,8 @@ class Piece(NamedTuple):
     """What the loader handed out."""
     captured: Captured | None
     """The per-example gradients; None for an empty piece without a backward pass."""
+    units: Units | None = None
+    """Which examples are one unit, whose gradients ``captured`` has summed; None: each is one."""
 
 
 class BatchOwner:
@@ -23,13 +26,14 @@ class BatchOwner:
     The loader hands out a batch as pieces of known sizes; the optimiser takes what was captured of them.
     Guarantee: what ``take`` returns belongs to the current batch; each of its pieces is returned once, with
     exactly as many examples as were handed out; several backward passes through one piece are summed per
-    example before anything is clipped; passes of an abandoned batch are dropped. Anything else is refused.
+    example before anything is clipped, and so are the examples of one unit (user), which are all in one piece;
+    passes of an abandoned batch are dropped. Anything else is refused.
     """
 
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
         self._pieces_handed_out = 0
-        self._open_pieces: dict[int, tuple[int | None, Any]] = {}
+        self._open_pieces: dict[int, tuple[int | None, Any, Units | None]] = {}
         self._is_complete = False
         self.batch = 0
         """The number of the current batch; 0 before the first."""
@@ -37,6 +41,8 @@ class BatchOwner:
         """A batch was handed out and has not had its step."""
         self.contents: Sequence[Any] = ()
         """All pieces of the current batch, where the loader fetches them together."""
+        self.units: Sequence[Units] = ()
+        """The units of those pieces."""
 
     def begin_epoch(self) -> None:
         """A new iterator begins: a batch without its step is abandoned."""
@@ -56,23 +62,27 @@ class BatchOwner:
         first: bool = True,
         last: bool = True,
         batch: Sequence[Any] = (),
+        units: Sequence[Units] = (),
     ) -> None:
-        """The loader hands out a piece of ``examples`` (None: unknown); ``batch``: all pieces, if fetched."""
+        """The loader hands out a piece of ``examples`` (None: unknown); ``batch``: all pieces, if fetched.
+
+        ``units``: those of this piece and of the rest of ``batch``; empty where each example is a unit.
+        """
         if first:
             self._check_stepped()
             self._clear()
             self.batch += 1
             self.has_batch = True
         self._pieces_handed_out += 1
-        self._open_pieces[self._pieces_handed_out] = (examples, contents)
+        self._open_pieces[self._pieces_handed_out] = (examples, contents, units[0] if units else None)
         self._is_complete = last
-        self.contents = batch
+        self.contents, self.units = batch, units
         self._capture.begin_piece(self._pieces_handed_out, examples)
 
     def take(self) -> list[Piece]:
         """The pieces handed out since the last ``take``, with their passes, oldest first."""
         self._check_has_batch()
-        sizes = {number: examples for number, (examples, _) in self._open_pieces.items()}
+        sizes = {number: examples for number, (examples, _, _) in self._open_pieces.items()}
         captured = self._capture.take_pieces(sizes)
         for number, examples in sizes.items():
             if examples != 0 and number not in captured:
@@ -81,7 +91,8 @@ class BatchOwner:
                     "private.data_loader gave last, call backward() on its loss, then step()"
                 )
         pieces = [
-            Piece(contents, captured.get(number)) for number, (_, contents) in self._open_pieces.items()
+            Piece(contents, _grouped(captured.get(number), units), units)
+            for number, (_, contents, units) in self._open_pieces.items()
         ]
         self._open_pieces = {}
         return pieces
@@ -101,6 +112,7 @@ class BatchOwner:
 
     def _clear(self) -> None:
         self.has_batch, self._is_complete, self._open_pieces, self.contents = False, False, {}, ()
+        self.units = ()
 
     def _check_stepped(self) -> None:
         """Refuse a new batch before the last one has had its step: skipping a batch could depend on its data."""
@@ -119,3 +131,7 @@ class BatchOwner:
             raise RuntimeError(
                 "step() without a new batch of private.data_loader: each batch allows one step only"
             )
+
+
+def _grouped(captured: Captured | None, units: Units | None) -> Captured | None:
+    return captured if captured is None or units is None else captured.grouped(units)

@@ -203,7 +203,7 @@ def _differences(engine: PrivacyEngine, state: Mapping[str, Any]) -> Iterator[st
     noise = {True: "private", False: "seeded"}
     yield from _compare("noise", noise[state["private"]], noise[engine.source.is_private])
     yield from _compare("selection", state["selection"], session.stated.state_dict())
-    saved, current = dict(state["step_config"]), asdict(session.step_config)
+    saved, current = {"unit": "example", **state["step_config"]}, asdict(session.step_config)
     if _is_lower_cap(current, saved):  # a lower cap leaves the account valid
         saved |= {name: current[name] for name in ("target_epsilon", "target_delta", "planned_steps")}
     yield from _compare("", saved, current)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,14 +13,25 @@ from torch.utils._pytree import tree_leaves
 from sparsedp.clipping import Capture, Captured
 from sparsedp.clipping.hooks import ForwardWrapper
 from sparsedp.core.counts import SparseCounts
-from sparsedp.rows import RowSpace, SortedLookups
-from sparsedp.training.loader import FixedLoader, PoissonLoader, each_once, examples_in
+from sparsedp.randomness import Stream
+from sparsedp.rows import RowSpace, SortedLookups, Units
+from sparsedp.training.loader import FixedLoader, PoissonLoader, batch_of, each_once, examples_in
+from sparsedp.training.user_sampler import UserSampler
 
 
 def count_rows(
-    module: nn.Module, capture: Capture, loader: Any, norm: float, space: RowSpace
+    module: nn.Module,
+    capture: Capture,
+    loader: Any,
+    norm: float,
+    space: RowSpace,
+    stream: Stream | None = None,
 ) -> Mapping[str, SparseCounts]:
     """One pass over ``loader``: the joint histogram of rows read, each example's part clipped to ``norm``.
+
+    With a ``stream`` the unit is the user: the loader has a ``UserSampler``, at most ``rows_per_user`` rows of a user
+    are read (chosen by the stream where there are more), each embedding row counts once per user, and a user's part
+    of the histogram is clipped to ``norm``.
 
     The model itself decides which ids go to which table, so it runs on every batch; where the counts are known
     already, give them instead of a loader. The loader must hold each example once. The result has no noise yet
@@ -31,17 +42,37 @@ def count_rows(
     was_training = module.training
     module.train()
     try:
-        for batch in each_once(loader):
+        for batch, units in _batches(loader, stream):
             args, kwargs = inputs_of(module, batch)
             outputs = [leaf for leaf in tree_leaves(module(*args, **kwargs)) if isinstance(leaf, Tensor)]
             sum(leaf.sum() for leaf in outputs if leaf.requires_grad).backward()  # type: ignore[union-attr]
             for captured in capture.take():
                 _check_examples(captured, batch)
-                for name, counts in _clipped(captured, norm, space).items():
+                grouped = captured if units is None else captured.grouped(units)
+                for name, counts in _clipped(grouped, norm, space).items():
                     total[name] += counts
     finally:
         module.train(was_training)
     return total
+
+
+def _batches(loader: Any, stream: Stream | None) -> Iterator[tuple[Any, Units | None]]:
+    """The batches of one pass with their units; None: each example is one."""
+    sampler = getattr(loader, "sampler", None)
+    if stream is None:
+        if isinstance(sampler, UserSampler):
+            raise ValueError(
+                "private_top_k: a loader with a UserSampler is for unit='user'; give a plain loader"
+            )
+        yield from ((batch, None) for batch in each_once(loader))
+        return
+    if not isinstance(sampler, UserSampler):
+        raise ValueError(
+            "private_top_k: with unit='user' each user counts once; give a loader with the run's UserSampler"
+        )
+    fetch, rows = batch_of(loader), loader.batch_size or sampler.rows_per_user
+    for chosen, units in sampler.in_pieces(stream.uint64, rows):
+        yield fetch(chosen), units
 
 
 def inputs_of(module: nn.Module, batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -24,7 +24,15 @@ from sparsedp.training.allocator import keep_freed_memory
 from sparsedp.training.opacus_names import EpsilonReader, accept_opacus_names, secure_by
 from sparsedp.training.private import Private
 from sparsedp.training.session import TrainingSession
-from sparsedp.training.step_config import Sampling, StepConfig, positive, sampling_of, total_steps
+from sparsedp.training.step_config import (
+    Sampling,
+    StepConfig,
+    Unit,
+    positive,
+    sampling_of,
+    total_steps,
+    unit_of,
+)
 
 _WATCHED: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
@@ -32,9 +40,9 @@ _WATCHED: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 class PrivacyEngine:
     """Differentially private training with sparse gradients.
 
-    Guarantee: add-or-remove-one example, for all steps and one-off events together, by one privacy loss
-    distribution; ``statement`` says it in words. The step that would exceed the budget is refused. ``seed``
-    makes a run reproducible and *not private*; the statement then says so.
+    Guarantee: add-or-remove-one example (with ``unit="user"``: one user with all its rows), for all steps and one-off
+    events together, by one privacy loss distribution; ``statement`` says it in words. The step that would exceed the
+    budget is refused. ``seed`` makes a run reproducible and *not private*; the statement then says so.
 
     ``ledger`` is a file (or an open ``Ledger``) to which every step is written before its noise is drawn. All
     runs on the same data may share one file; its budget then covers them together.
@@ -62,8 +70,13 @@ class PrivacyEngine:
                 raise ValueError("secure=False needs a seed: without one the OS-seeded source is used anyway")
             secure = False
         self.source = NoiseSource(seed)
+        self._new_ledger: Path | None = None
+        """A ledger that is made with the first run, which knows its unit."""
         if isinstance(ledger, str | os.PathLike):
-            ledger = Ledger.open(ledger, private=self.source.is_private)
+            if Path(ledger).exists():
+                ledger = Ledger.open(ledger, private=self.source.is_private)
+            else:
+                self._new_ledger, ledger = Path(ledger), None
         self.ledger = ledger
         self.earlier: list[Account] = []
         """The accounts of runs that have ended, here or before a resume."""
@@ -83,12 +96,18 @@ class PrivacyEngine:
         poisson: bool = True,
         loss_reduction: Literal["mean", "sum"] = "mean",
         physical_batch_size: int | None = None,
+        unit: Unit = "example",
     ) -> Private:
-        """Train at a given *effective* noise multiplier; the selection splits it."""
+        """Train at a given *effective* noise multiplier; the selection splits it.
+
+        ``unit="user"`` protects all rows of a user together; the loader then has a ``UserSampler``.
+        """
         if not noise_multiplier >= 0 or noise_multiplier == float("inf"):
             raise ValueError(f"noise_multiplier must be zero or more and finite, got {noise_multiplier}")
+        protected = unit_of(data_loader, unit, poisson)
         sampling = self._sampling_of(data_loader, expected_batch_size, poisson)
-        step_config = StepConfig(noise_multiplier, positive("max_grad_norm", max_grad_norm), *sampling)
+        clip = positive("max_grad_norm", max_grad_norm)
+        step_config = StepConfig(noise_multiplier, clip, *sampling, **protected)
         return self._start(
             module,
             optimizer,
@@ -116,6 +135,7 @@ class PrivacyEngine:
         poisson: bool = True,
         loss_reduction: Literal["mean", "sum"] = "mean",
         physical_batch_size: int | None = None,
+        unit: Unit = "example",
     ) -> Private:
         """Train so that ``epochs`` (or ``steps``) and all one-off events together cost ``target_epsilon``.
 
@@ -126,12 +146,13 @@ class PrivacyEngine:
         """
         selection = selection or DPSGD()
         clip = positive("max_grad_norm", max_grad_norm)
+        protected = unit_of(data_loader, unit, poisson)
         sampling = self._sampling_of(data_loader, expected_batch_size, poisson)
         total = total_steps(epochs, steps, sampling)
         one_off = [*selection.one_off_events(), *self._spent_earlier()]
 
         def step_event(sigma: float) -> DpEvent:
-            return StepConfig(sigma, clip, *sampling).event(selection)
+            return StepConfig(sigma, clip, *sampling, **protected).event(selection)
 
         sigma = calibrate(
             target_epsilon=target_epsilon,
@@ -141,7 +162,7 @@ class PrivacyEngine:
             extra_events=one_off,
             step_event=step_event,
         )
-        step_config = StepConfig(sigma, clip, *sampling, target_epsilon, target_delta, planned_steps=total)
+        step_config = StepConfig(sigma, clip, *sampling, target_epsilon, target_delta, total, **protected)
         return self._start(
             module, optimizer, data_loader, selection, step_config, loss_reduction, physical_batch_size
         )
@@ -163,6 +184,7 @@ class PrivacyEngine:
             )
         if any(part in _WATCHED for part in module.modules()):
             raise ValueError("make_private: this module is already private; call engine.detach() first")
+        self._check_unit(step_config.unit)
         optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
         capture = self._new_capture(module, loss_reduction)
         try:
@@ -183,6 +205,23 @@ class PrivacyEngine:
         self._session = session
         keep_freed_memory()
         return Private(module, session.optimizer, session.data_loader)
+
+    def _check_unit(self, unit: str) -> None:
+        """One account, one unit: the earlier runs and the ledger must have the same."""
+        for account in self.earlier:
+            if account.unit != unit:
+                raise ValueError(
+                    f"unit={unit!r}: an earlier run of this engine has the unit {account.unit!r}, and the costs of "
+                    "different units do not add up; make another engine"
+                )
+        if self.ledger is not None and self.ledger.unit != unit and "user" in (unit, self.ledger.unit):
+            raise ValueError(
+                f"unit={unit!r}: the ledger {self.ledger.path} is for the unit {self.ledger.unit!r}, and the costs of "
+                "different units do not add up; give another ledger"
+            )
+        if self._new_ledger is not None:
+            self.ledger = Ledger.open(self._new_ledger, unit=unit, private=self.source.is_private)
+            self._new_ledger = None
 
     def _sampling_of(self, data_loader: Any, expected_batch_size: float | None, poisson: bool) -> Sampling:
         return sampling_of(data_loader, expected_batch_size, poisson)
@@ -207,7 +246,8 @@ class PrivacyEngine:
 
     def account(self) -> Account:
         """What the current run has spent, and under which conditions."""
-        session, faults, notes = self.session, [], []
+        session = self.session
+        faults, notes = [], [*session.step_config.notes]
         if not self.source.is_private:
             faults.append("the noise is seeded: reproducible, not private")
         if session.step_config.noise_multiplier == 0:
@@ -230,6 +270,7 @@ class PrivacyEngine:
             tuple(notes),
             final_model_only=session.lazy is not None,
             adjacency=ADD_OR_REMOVE_ONE if session.step_config.poisson else ZERO_OUT,
+            unit=session.step_config.unit,
         )
 
     def _accounts(self) -> list[Account]:
@@ -274,7 +315,7 @@ class PrivacyEngine:
             epsilon=self.epsilon(delta),
             delta=delta,
             adjacency=total.adjacency,
-            unit="example",
+            unit=total.unit,
             released=released(accounts),
             private=not faults,
             notes=(*faults, *notes),

@@ -12,7 +12,7 @@ from torch import Tensor
 from sparsedp.clipping import Captured, TableInput
 from sparsedp.core.arrays import I64
 from sparsedp.core.counts import SparseCounts
-from sparsedp.rows import EmbeddingLookups, RowSpace, SortedLookups
+from sparsedp.rows import EmbeddingLookups, RowSpace, SortedLookups, Units
 from sparsedp.training.loader import array_leaves
 
 
@@ -64,11 +64,14 @@ class IdSources:
             by_table[table] = [source for source in sources if source is not None]
         return IdSources(by_table)
 
-    def batch(self, pieces: Sequence[Any], space: RowSpace) -> IdsOfBatch | None:
-        """What all pieces of a batch read; None where a piece differs in structure from the one learnt from."""
+    def batch(self, pieces: Sequence[Any], space: RowSpace, units: Sequence[Units] = ()) -> IdsOfBatch | None:
+        """What all pieces of a batch read; None where a piece differs in structure from the one learnt from.
+
+        ``units`` are those of the pieces, where several examples may be one unit.
+        """
         parts: dict[str, list[EmbeddingLookups]] = {}
         base = 0
-        for contents in pieces:
+        for number, contents in enumerate(pieces):
             leaves, size = array_leaves(contents), 0
             for table, sources in self._sources.items():
                 dim = space.tables[space.index[table]].dim
@@ -76,11 +79,13 @@ class IdSources:
                     ids = source.ids(leaves)
                     if ids is None:
                         return None
-                    size = ids.shape[0]
-                    parts.setdefault(table, []).append(_lookups(ids, source.padding_idx, dim).after(base))
+                    lookups = _lookups(ids, source.padding_idx, dim)
+                    lookups = lookups.grouped(units[number]) if units else lookups
+                    size = units[number].count if units else ids.shape[0]
+                    parts.setdefault(table, []).append(lookups.after(base))
             base += size
-        lookups = {table: EmbeddingLookups.concatenate(calls) for table, calls in parts.items()}
-        return IdsOfBatch(SortedLookups(space, lookups, base), base)
+        tables = {table: EmbeddingLookups.concatenate(calls) for table, calls in parts.items()}
+        return IdsOfBatch(SortedLookups(space, tables, base), base)
 
     def check(self, captured: Captured, contents: Any) -> None:
         """Refuse a piece whose tables read other ids than those that were counted."""

@@ -24,7 +24,9 @@ from torch.utils.data import (
 from sparsedp.core.observing import draw
 from sparsedp.core.steps import steps_per_epoch
 from sparsedp.randomness import Stream, bernoulli_positions
+from sparsedp.rows import Units
 from sparsedp.training.empty_batch import empty_batch
+from sparsedp.training.user_sampler import UserSampler, part_of, whole_units
 
 
 class BatchReceiver(Protocol):
@@ -37,7 +39,14 @@ class BatchReceiver(Protocol):
         """An iterator has ended."""
 
     def hand_out(
-        self, contents: Any, examples: int | None, *, first: bool, last: bool, batch: Sequence[Any]
+        self,
+        contents: Any,
+        examples: int | None,
+        *,
+        first: bool,
+        last: bool,
+        batch: Sequence[Any],
+        units: Sequence[Units] = (),
     ) -> None:
         """A piece of a logical batch is about to be yielded to the user."""
 
@@ -52,6 +61,9 @@ class PoissonLoader:
     pieces of at most that many examples; with ``whole_batches`` all its pieces are fetched before the first is
     handed out. The ``owner`` is told of every piece; a new iterator ends the previous one. ``part`` is the range
     of examples to draw from, by default all of them.
+
+    With a ``UserSampler`` the batch is drawn from its users (or its capped rows). A piece then holds whole users,
+    and ``physical_batch_size`` still counts examples.
     """
 
     def __init__(
@@ -71,6 +83,9 @@ class PoissonLoader:
         self.sampling_rate = sampling_rate
         self.examples = len(loader.dataset)  # type: ignore[arg-type]
         self._part = range(self.examples) if part is None else part
+        self._users = loader.sampler if isinstance(loader.sampler, UserSampler) else None
+        if self._users is not None and physical_batch_size is not None:
+            check_room(self._users, physical_batch_size)
         self.steps_per_epoch = steps_per_epoch(sampling_rate)
         self.position = 0
         self.whole_batches = False
@@ -97,9 +112,16 @@ class PoissonLoader:
     @draw
     def indices(self, step: int) -> NDArray[np.int64]:
         """The examples of batch number ``step``."""
-        chosen = bernoulli_positions(self._stream.fork(step), len(self._part), self.sampling_rate)
+        return self._draw(step)[0]
+
+    def _draw(self, step: int) -> tuple[NDArray[np.int64], Units | None]:
+        """The examples of batch number ``step``, and their units where several may be one."""
+        stream = self._stream.fork(step)
+        if self._users is not None:
+            return self._users.draw(stream, self.sampling_rate)
+        chosen = bernoulli_positions(stream, len(self._part), self.sampling_rate)
         chosen += self._part.start
-        return chosen
+        return chosen, None
 
     def __iter__(self) -> Iterator[Any]:
         """The rest of the epoch in which ``position`` lies."""
@@ -118,9 +140,14 @@ class PoissonLoader:
                 if piece.first:
                     self.position = piece.step + 1
                 if self._owner is not None:
-                    pieces = [rest for _, rest in batch[number:]] if self.whole_batches else ()
+                    rest = batch[number:]
                     self._owner.hand_out(
-                        contents, piece.indices.size, first=piece.first, last=piece.last, batch=pieces
+                        contents,
+                        piece.indices.size,
+                        first=piece.first,
+                        last=piece.last,
+                        batch=[following for _, following in rest] if self.whole_batches else (),
+                        units=[each.units for each, _ in rest if each.units is not None],
                     )
                 yield contents
         if self._owner is not None and iterator == self._iterators:
@@ -138,11 +165,14 @@ class PoissonLoader:
 
     def _pieces(self, steps: range) -> Iterator[_Piece]:
         for step in steps:
-            indices = self.indices(step)
+            indices, units = (self.indices(step), None) if self._users is None else self._draw(step)
             size = self._physical or max(indices.size, 1)
-            for start in range(0, max(indices.size, 1), size):
-                last = start + size >= indices.size
-                yield _Piece(step, indices[start : start + size], start == 0, last)
+            cuts = [slice(start, start + size) for start in range(0, max(indices.size, 1), size)]
+            if units is not None and indices.size:
+                cuts = list(whole_units(units, size))
+            for number, cut in enumerate(cuts):
+                own = part_of(units, cut) if units is not None and indices.size else units
+                yield _Piece(step, indices[cut], number == 0, number == len(cuts) - 1, own)
 
     def _fetched(self, steps: range) -> Iterator[tuple[_Piece, Any]]:
         pieces = self._pieces(steps)
@@ -165,6 +195,7 @@ class _Piece(NamedTuple):
     indices: NDArray[np.int64]
     first: bool
     last: bool
+    units: Units | None = None
 
 
 class FixedLoader:
@@ -279,6 +310,12 @@ class _Fetch(torch.utils.data.Dataset[Any]):
         return self._collate([self._dataset[n] for n in chosen])  # type: ignore[operator]
 
 
+def batch_of(loader: DataLoader[Any]) -> Callable[[NDArray[np.int64]], Any]:
+    """What a loader would give for these examples."""
+    how = _collates_itself(loader) or loader.collate_fn
+    return _Fetch(loader.dataset, how, len(loader.dataset)).__getitem__  # type: ignore[arg-type]
+
+
 def _collates_itself(loader: DataLoader[Any]) -> str | None:
     """How a dataset returns whole batches: "tensors", "itself" if it declares ``collates = True``, else None."""
     if getattr(loader.dataset, "collates", False):
@@ -299,7 +336,7 @@ def check_loader(loader: Any) -> None:
     if not len(loader.dataset):  # type: ignore[arg-type]
         raise ValueError("data_loader has an empty dataset")
     for sampler, kinds in (
-        (loader.sampler, RandomSampler | SequentialSampler),
+        (loader.sampler, RandomSampler | SequentialSampler | UserSampler),
         (loader.batch_sampler, BatchSampler | None),
     ):
         if not isinstance(sampler, kinds):
@@ -307,6 +344,15 @@ def check_loader(loader: Any) -> None:
                 f"data_loader samples with {type(sampler).__name__}, which is not Poisson sampling; "
                 "give a loader without a custom sampler, or poisson=False"
             )
+
+
+def check_room(users: UserSampler, physical_batch_size: int) -> None:
+    """Refuse pieces that may be smaller than one user."""
+    if users.sample == "users" and physical_batch_size < users.rows_per_user:
+        raise ValueError(
+            f"physical_batch_size of {physical_batch_size} examples is below rows_per_user {users.rows_per_user}: a "
+            "piece holds whole users"
+        )
 
 
 def check_once(loader: Any) -> None:

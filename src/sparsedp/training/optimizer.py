@@ -214,7 +214,7 @@ class PrivateOptimizer(Optimizer):
         step = self._current[1]
         if not step.has_selected and not self._owner.is_complete:
             self._select_early(step, pieces, rule)
-        for contents, captured in pieces:
+        for contents, captured, _ in pieces:
             if captured is not None:
                 if step.has_selected and isinstance(self._id_sources, IdSources):
                     self._id_sources.check(captured, contents)
@@ -230,12 +230,13 @@ class PrivateOptimizer(Optimizer):
                 self._id_sources = self._learn_sources(pieces, rule)
             if isinstance(self._id_sources, IdSources):
                 contents = [*(piece.contents for piece in pieces[:-1]), *self._owner.contents]
-                ids = self._id_sources.batch(contents, rule.space)
+                earlier = [piece.units for piece in pieces[:-1] if piece.units is not None]
+                ids = self._id_sources.batch(contents, rule.space, [*earlier, *self._owner.units])
                 if ids is not None:
                     step.select_by_ids(ids)
 
     def _learn_sources(self, pieces: Sequence[Piece], rule: Rule) -> IdSources | str | None:
-        contents, captured = pieces[0]
+        contents, captured, _ = pieces[0]
         if captured is None:
             return None
         tables = [table.name for table in rule.space.selectable]

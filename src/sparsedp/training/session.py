@@ -96,10 +96,17 @@ class TrainingSession:
         return None
 
     def _count_rows(self, loader: Any, norm: float) -> Mapping[str, SparseCounts]:
-        return count_rows(self.module, self.capture, loader, norm, self.space)
+        stream = self._source.sampling.fork(1) if self.step_config.unit == "user" else None
+        return count_rows(self.module, self.capture, loader, norm, self.space, stream)
 
     def _resolve(self) -> Selection:
         """Make the one-off choices of the selection."""
+        top_k = getattr(self.selection, "within", self.selection)
+        if self.step_config.unit == "user" and isinstance(getattr(top_k, "source", None), Mapping):
+            raise ValueError(
+                "private_top_k: with unit='user' each user counts once, which finished counts do not show; give a loader "
+                "with the run's UserSampler"
+            )
         return self.selection.resolve(
             self.shapes, self._count_rows, self._source.selection, self._charge_choice
         )

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from sparsedp.rows.units import Units
+
 CANCELLATION_TOL = 2.0**-11
 """A squared norm whose terms cancel to below this share of their sizes is recomputed from the materialised gradient:
 float32 sums are exact to about 2**-22 of the sizes, so the other norms are exact to 2**-11, the margin that clipping
@@ -80,6 +82,13 @@ class PerExampleGradient(ABC):
         """The gradients of these examples only, in this order."""
 
     @abstractmethod
+    def grouped(self, units: Units) -> Self:
+        """The sums over the examples of each unit: H_u = sum of G_i over the examples i of u.
+
+        H_u is a function of the unit's own examples and of public numbers alone, as G_i is of example i.
+        """
+
+    @abstractmethod
     def instantiate(self) -> Tensor:
         """Every G_i, materialised: (B, *shape of the parameter)."""
 
@@ -129,6 +138,10 @@ class Sum(PerExampleGradient):
     @override
     def select(self, examples: Tensor) -> Sum:
         return Sum([part.select(examples) for part in self.parts])
+
+    @override
+    def grouped(self, units: Units) -> Sum:
+        return Sum([part.grouped(units) for part in self.parts])
 
     @override
     def instantiate(self) -> Tensor:

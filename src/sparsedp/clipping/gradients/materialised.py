@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import override
@@ -13,6 +14,7 @@ from typing_extensions import override
 from sparsedp.clipping.gradients.base import Summand
 from sparsedp.clipping.gradients.vectors import Vectors, upcast
 from sparsedp.core.compiled import compiled
+from sparsedp.rows.units import Units
 
 
 class Materialised(Summand):
@@ -32,6 +34,12 @@ class Materialised(Summand):
     @override
     def select(self, examples: Tensor) -> Materialised:
         return Materialised(self.values[examples])
+
+    @override
+    def grouped(self, units: Units) -> Materialised:
+        values = upcast(self.values)
+        unit = torch.from_numpy(units.of_example).to(values.device)
+        return Materialised(values.new_zeros(units.count, *values.shape[1:]).index_add_(0, unit, values))
 
     @override
     def instantiate(self) -> Tensor:

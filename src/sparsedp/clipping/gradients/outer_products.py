@@ -19,6 +19,7 @@ from sparsedp.clipping.gradients.base import (
 )
 from sparsedp.clipping.gradients.materialised import Materialised
 from sparsedp.clipping.gradients.vectors import WIDEST, Vectors, row_squares, upcast
+from sparsedp.rows.units import Units
 
 MOST_POSITIONS = 1 << 12
 """How many positions of sequences are summed at once, if that is fewer examples than ``SUMMED_AT_ONCE``."""
@@ -73,6 +74,10 @@ class OuterProducts(Summand):
         chosen = OuterProducts(self.inputs.values[examples], self.output_grads.values[examples])
         chosen._materialised = None if self._materialised is None else self._materialised[examples]
         return chosen
+
+    @override
+    def grouped(self, units: Units) -> OuterProducts:
+        return OuterProducts(_joined(self.inputs.values, units), _joined(self.output_grads.values, units))
 
     @override
     def instantiate(self) -> Tensor:
@@ -176,6 +181,18 @@ def _addmm_adds_one_sum(
 
 def _sequence(values: Tensor) -> Tensor:
     return values if values.dim() == 3 else values.unsqueeze(1)
+
+
+def _joined(values: Tensor, units: Units) -> Tensor:
+    """The positions of all examples of a unit as one sequence.
+
+    Its length is public, zeros fill it up: float sums over it are the same whoever else is in the batch.
+    """
+    sequences = _sequence(values)
+    joined = sequences.new_zeros(units.count, units.most, *sequences.shape[1:])
+    unit, slot = (torch.from_numpy(index).to(values.device) for index in (units.of_example, units.slots))
+    joined[unit, slot] = sequences
+    return joined.flatten(1, 2)
 
 
 def _materialise(a: Tensor, g: Tensor) -> Tensor:

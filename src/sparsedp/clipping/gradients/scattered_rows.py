@@ -14,6 +14,7 @@ from sparsedp.clipping.gradients.materialised import Materialised
 from sparsedp.clipping.gradients.outer_products import OuterProducts
 from sparsedp.clipping.gradients.vectors import row_squares, upcast
 from sparsedp.rows.lookups import EmbeddingLookups
+from sparsedp.rows.units import Units
 
 
 class ScatteredRows(Summand):
@@ -51,6 +52,10 @@ class ScatteredRows(Summand):
         selected = new_index[example] >= 0
         lookups = EmbeddingLookups(ids[selected], new_index[example[selected]], values[selected])
         return ScatteredRows(lookups, examples.numel(), self.rows)
+
+    @override
+    def grouped(self, units: Units) -> ScatteredRows:
+        return ScatteredRows(self.lookups.grouped(units), units.count, self.rows)
 
     @override
     def instantiate(self) -> Tensor:

@@ -1,0 +1,46 @@
+"""The first rows of each user remain, whatever the blocks and whoever else is there."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparsedp.data.user_cap import UserCap
+
+BLOCKS = st.lists(st.lists(st.integers(-3, 3), max_size=8), max_size=6)
+
+
+def kept(blocks: list[list[int]], rows: int) -> list[list[bool]]:
+    cap = UserCap(rows)
+    return [cap.keep(np.array(block, np.int64)).tolist() for block in blocks]
+
+
+@given(BLOCKS, st.integers(1, 4))
+def test_the_first_rows_of_each_user_remain(blocks: list[list[int]], rows: int) -> None:
+    seen: dict[int, int] = {}
+    for block, found in zip(blocks, kept(blocks, rows), strict=True):
+        for user, keep in zip(block, found, strict=True):
+            seen[user] = seen.get(user, 0) + 1
+            assert keep == (seen[user] <= rows)
+
+
+@given(BLOCKS, st.integers(1, 4), st.integers(-3, 3))
+def test_a_user_changes_nothing_for_the_others(blocks: list[list[int]], rows: int, gone: int) -> None:
+    others = [[user for user in block if user != gone] for block in blocks]
+    full = kept(blocks, rows)
+    left = [
+        [keep for user, keep in zip(block, found, strict=True) if user != gone]
+        for block, found in zip(blocks, full, strict=True)
+    ]
+    assert kept(others, rows) == left
+
+
+def test_users_are_counted_and_a_cap_of_nothing_is_refused() -> None:
+    cap = UserCap(2)
+    cap.keep(np.array([7, -1, 7]))
+    cap.keep(np.array([5, 7]))
+    assert cap.users == 3
+    with pytest.raises(ValueError, match="rows_per_user must be at least 1"):
+        UserCap(0)

@@ -1,0 +1,104 @@
+"""Runs by user: the sampler of the config, users held out, statements, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from sparsedp.accounting import Ledger
+from sparsedp.data import ClickData, Columns, HashRule, Label, Table, prepare
+from sparsedp.runs import RunConfig, RunFolder, train
+from sparsedp.runs.evaluation import evaluate_run
+from sparsedp.runs.sources import split
+from sparsedp.runs.users import user_sampler
+
+
+@pytest.fixture(scope="module")
+def visits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """60 users of up to 6 rows."""
+    folder = tmp_path_factory.mktemp("visits")
+    rng = np.random.default_rng(1)
+    frame = pl.DataFrame(
+        {"who": rng.integers(0, 60, 500), "item": rng.integers(0, 900, 500), "x": rng.random(500)}
+    )
+    frame.with_columns(y=(pl.col("x") > 0.5).cast(int)).write_csv(folder / "visits.csv")
+    columns = Columns(
+        label=Label.parse("y"), categorical=("item",), numeric=("x",), user="who", rows_per_user=6
+    )
+    prepare(Table.of([folder / "visits.csv"], columns), folder / "data", {"item": HashRule(400)})
+    return folder / "data"
+
+
+def config(data: Path, algorithm: str = "adafest", **changes: Any) -> RunConfig:
+    fields: dict[str, Any] = {
+        "data": str(data),
+        "algorithm": algorithm,
+        "unit": "user",
+        "expected_batch_size": 20,
+        "epochs": 2,
+        "model_options": {"hidden": [4], "dims": [2]},
+        "seed": 1,
+        "always_on_rows": 0,
+    }
+    if algorithm != "non-private":
+        fields["epsilon"] = 20.0
+    return RunConfig.parse({**fields, **changes})
+
+
+def test_a_run_protects_and_holds_out_users(visits: Path, tmp_path: Path) -> None:
+    asked = config(visits, "fest", rows=50)
+    result = train(asked, tmp_path / "run")
+    assert result.statement is not None
+    training, held_out = split(asked, ClickData.open(visits))
+    assert not set(training.user) & set(held_out.user)
+    assert result.held_out_rows == len(held_out)
+    assert result.statement["unit"] == "user"
+    assert result.statement["delta"] == 1 / (10 * np.unique(training.user).size)
+    assert "each step draws users, 20 on average, and at most 6 rows of each" in result.statement["notes"]
+    assert Ledger.read(RunFolder(tmp_path / "run").ledger).unit == "user"
+    assert evaluate_run(tmp_path / "run").auc == result.auc
+
+
+def test_without_privacy_the_same_batches(visits: Path, tmp_path: Path) -> None:
+    result = train(config(visits, "non-private", rows_per_user=3, physical_batch_size=8), tmp_path / "run")
+    assert result.statement is None
+    assert result.steps == 6
+
+
+def test_the_sampler_is_that_of_the_settings(visits: Path) -> None:
+    data = ClickData.open(visits)
+    sampler = user_sampler(config(visits, user_sampling="rows", rows_per_user=4), data)
+    assert sampler is not None
+    assert (sampler.sample, sampler.rows_per_user) == ("rows", 4)
+    sampler = user_sampler(config(visits), data)
+    assert sampler is not None
+    assert (sampler.sample, sampler.rows_per_user, sampler.users) == ("users", 6, 60)
+    assert user_sampler(config(visits, unit="example"), data) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rows_per_user": 7}, "rows_per_user: 7 of a user were requested, and the data was cut to 6"),
+        ({"data": "generated:50"}, "unit: generated:50 does not say whose its rows are"),
+        ({"period": 3}, "period: a user may have rows in every period"),
+        ({"unit": "example", "rows_per_user": 3}, "rows_per_user: belongs to unit user"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_a_folder_is_made(
+    visits: Path, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        train(config(visits, **changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_shared_ledger_has_one_unit(visits: Path, tmp_path: Path) -> None:
+    Ledger.open(tmp_path / "data.ledger")
+    with pytest.raises(ValueError, match="unit"):
+        train(config(visits, ledger=str(tmp_path / "data.ledger")), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
