@@ -9,6 +9,7 @@ printed epsilon is what the same run costs unseeded.
 from __future__ import annotations
 
 import json
+import math
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -126,7 +127,9 @@ def run(study: Study) -> dict[str, Any]:
         private = found.filter(pl.col("epsilon").is_not_null())
         tables = {
             f"{each.name}: accuracy ({each.description})": by_method(found),
-            f"{each.name}: best reduction within an accuracy loss of DP-SGD, epsilon 1": reductions(private),
+            f"{each.name}: best reduction within an accuracy loss of DP-SGD, epsilon 1": reductions(
+                private, len(texts.held_out)
+            ),
         }
         panels = {f"{each.name}: accuracy against gradient size, epsilon 1": _figure(private)}
         written = study.write("Fine-tuning text classifiers", LEAD, tables, panels, found)
@@ -264,8 +267,11 @@ def by_method(found: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame(lines)
 
 
-def reductions(private: pl.DataFrame) -> pl.DataFrame:
-    """Tables 1 and 2: per method the largest reduction within each loss, at epsilon 1; empty where there is none."""
+def reductions(private: pl.DataFrame, sentences: int) -> pl.DataFrame:
+    """Tables 1 and 2: per method the largest reduction within each loss, at epsilon 1; empty where there is none.
+
+    The last loss is the standard error of an accuracy on so many sentences.
+    """
     first = private.filter(pl.col("epsilon") == EPSILONS[0])
     means = first.group_by(["method", "setting"], maintain_order=True).agg(
         pl.col("accuracy").mean(), pl.col("reduction").mean()
@@ -276,10 +282,14 @@ def reductions(private: pl.DataFrame) -> pl.DataFrame:
     lines = []
     for (method,), group in means.filter(pl.col("reduction") > 1).group_by(["method"], maintain_order=True):
         level = base["DP-SGD, 8 copies" if "copies" in str(method) else "DP-SGD"]
+        error = math.sqrt(level * (1 - level) / sentences)
         line: dict[str, Any] = {"method": method}
-        for loss in LOSSES:
+        for name, loss in [
+            *((f"loss {loss:g}", loss) for loss in LOSSES),
+            (f"one standard error ({error:.4f})", error),
+        ]:
             near = group.filter(pl.col("accuracy") >= level - loss)["reduction"]
-            line[f"loss {loss:g}"] = near.max() if near.len() else None
+            line[name] = near.max() if near.len() else None
         lines.append(line)
     return pl.DataFrame(lines, infer_schema_length=None)
 
