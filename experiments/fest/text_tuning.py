@@ -29,13 +29,18 @@ KNOBS: dict[str, dict[str, Any]] = {
     "DP-AdaFEST": ADAFEST[0],
     "DP-FEST, public": FEST[0],
 }
-ADAPTERS = [
-    {"learning_rate": rate, "head_learning_rate": head} for rate in (0.001, 0.003) for head in (0.03, 0.1)
-]
-ROWS = [
-    {"table_learning_rate": rate, "head_learning_rate": head} for rate in (0.5, 2.0) for head in (0.03, 0.1)
-]
-"""Of the methods that train rows of the word embedding; their adapters have the study's rate."""
+GRIDS: dict[str, list[dict[str, float]]] = {
+    "frozen": [
+        {"learning_rate": rate, "head_learning_rate": head} for rate in (0.001, 0.003) for head in (0.03, 0.1)
+    ],
+    "LoRA": [{"learning_rate": rate, "head_learning_rate": 0.1} for rate in (0.001, 0.003, 0.0003, 0.01)],
+    **dict.fromkeys(
+        ("DP-SGD", "DP-AdaFEST", "DP-FEST, public"),
+        [{"table_learning_rate": rate, "head_learning_rate": 0.1} for rate in (0.3, 1.0, 3.0, 10.0)],
+    ),
+}
+"""The frozen embedding's settings choose the head's rate for all; the others try four rates of what they train of the
+word embedding: its rows, or an adapter, whose rate is that of the other adapters."""
 LEAD = (
     "Accuracy on training phrases that were left out of training, at epsilon 1 (add-or-remove-one phrase; released: the "
     "model after every step): four settings of every method, one seed. The best of each is what the text study is run with."
@@ -57,7 +62,7 @@ def run(study: Study) -> dict[str, Any]:
 def cases() -> Iterator[Case]:
     """Four settings of every method."""
     for method, knobs in KNOBS.items():
-        for rates in ADAPTERS if method in ("frozen", "LoRA") else ROWS:
+        for rates in GRIDS[method]:
             yield Case(method, {**METHODS[method], **rates, **knobs}, EPSILON, SEED)
 
 
