@@ -34,10 +34,10 @@ GRIDS: dict[str, list[dict[str, float]]] = {
         {"learning_rate": rate, "head_learning_rate": head} for rate in (0.001, 0.003) for head in (0.03, 0.1)
     ],
     "LoRA": [{"learning_rate": rate, "head_learning_rate": 0.1} for rate in (0.001, 0.003, 0.0003, 0.01)],
-    **dict.fromkeys(
-        ("DP-SGD", "DP-AdaFEST", "DP-FEST, public"),
-        [{"table_learning_rate": rate, "head_learning_rate": 0.1} for rate in (0.3, 1.0, 3.0, 10.0)],
-    ),
+    **{
+        method: [{"table_learning_rate": rate, "head_learning_rate": 0.1} for rate in (0.3, 1.0, 3.0, 10.0)]
+        for method in ("DP-SGD", "DP-AdaFEST", "DP-FEST, public")
+    },
 }
 """The frozen embedding's settings choose the head's rate for all; the others try four rates of what they train of the
 word embedding: its rows, or an adapter, whose rate is that of the other adapters."""
