@@ -23,6 +23,7 @@ ROWS_GRID = ((0.3, 100.0), (0.3, 50.0), (0.1, 300.0), (0.1, 150.0))
 """Clip and learning rate of the rules that train rows; at half the rate the steps are half as long."""
 COORDINATES_GRID = ((0.05, 2000.0), (0.05, 1000.0), (0.02, 5000.0), (0.02, 2500.0))
 """The same for the rules of single coordinates, which take a fortieth of them a step."""
+SMALL = 3.0
 PARTS: dict[float, Sequence[Setting]] = {
     30.0: (
         settings.DP_SGD,
@@ -32,7 +33,7 @@ PARTS: dict[float, Sequence[Setting]] = {
         settings.EXPONENTIAL,
         settings.SPARSE_VECTOR,
     ),
-    3.0: (settings.DP_SGD, settings.ADAFEST, settings.FEST, settings.RANDOM),
+    SMALL: (settings.DP_SGD, settings.ADAFEST, settings.FEST, settings.RANDOM),
 }
 LEAD = (
     "Loss of CBOW on the validation part of the Brown corpus, which is taken to be public and fixed the vocabulary: four "
@@ -46,17 +47,19 @@ def run(study: Study) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for epsilon, rules in PARTS.items():
         for rule in rules[:1] if study.quick else rules:
-            table = pl.DataFrame([_line(examples, each, epsilon, study.quick) for each in grid(rule)])
+            table = pl.DataFrame(
+                [_line(examples, each, epsilon, study.quick) for each in grid(rule, epsilon)]
+            )
             name = f"epsilon {epsilon:g}, {rule.name}"
             found = study.write("Tuning CBOW (WIDE)", LEAD, {name: table}, {name: _chart(table)})
     return found
 
 
-def grid(rule: Setting) -> list[Setting]:
-    """The settings that are tried of a rule."""
+def grid(rule: Setting, epsilon: float) -> list[Setting]:
+    """The settings that are tried of a rule; at a small epsilon the noise is larger and the rates are half."""
     of_rows = rule.name in (settings.DP_SGD.name, settings.ADAFEST.name, settings.FEST.name)
     return [
-        replace(rule, max_grad_norm=clip, learning_rate=rate)
+        replace(rule, max_grad_norm=clip, learning_rate=rate if epsilon > SMALL else rate / 2)
         for clip, rate in (ROWS_GRID if of_rows else COORDINATES_GRID)
     ]
 
