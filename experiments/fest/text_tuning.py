@@ -33,7 +33,7 @@ GRIDS: dict[str, list[dict[str, float]]] = {
     "frozen": [
         {"learning_rate": rate, "head_learning_rate": head} for rate in (0.001, 0.003) for head in (0.03, 0.1)
     ],
-    "LoRA": [{"learning_rate": rate, "head_learning_rate": 0.1} for rate in (0.001, 0.003, 0.0003, 0.01)],
+    "LoRA": [{"learning_rate": rate, "head_learning_rate": 0.1} for rate in (0.0001, 0.0003, 0.001, 0.003)],
     **{
         method: [{"table_learning_rate": rate, "head_learning_rate": 0.1} for rate in (0.3, 1.0, 3.0, 10.0)]
         for method in ("DP-SGD", "DP-AdaFEST", "DP-FEST, public")
