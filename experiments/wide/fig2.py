@@ -23,6 +23,8 @@ from sparsedp.data.corpus import Corpus
 DATA_SETS = (BROWN,)
 WORDS, CANARIES = 1000, 1000
 COPIES = (3, 9, 15)
+SEED = 1
+"""The settings were chosen with another (``wide-tuning``)."""
 EPSILON = 30.0
 """The paper's; DP-SGD also trains at 3."""
 SMALL_EPSILON = replace(AT_THREE[0], name="DP-SGD, epsilon 3")
@@ -67,7 +69,7 @@ def ranks_of(examples: BrownExamples, phrases: I64, *, quick: bool) -> dict[str,
     found = {}
     for setting in SETTINGS:
         epsilon = 3.0 if setting is SMALL_EPSILON else EPSILON
-        model = train(examples, _quick(setting) if quick else setting, epsilon, seed=0, quick=quick).model
+        model = train(examples, _quick(setting) if quick else setting, epsilon, seed=SEED, quick=quick).model
         found[setting.name] = rank_phrases(
             model.log_perplexity, phrases, examples.size, references=references, seed=2
         )

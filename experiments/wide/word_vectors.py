@@ -25,8 +25,6 @@ EVALUATED = 20_000
 CONSTANT_LOSS = float(np.log(9) + 8 * np.log(9 / 8))
 """Of the best constant score, where every run begins: 1 of 9 candidates is the word."""
 
-MakeSelection = Callable[[BrownExamples], Selection]
-
 
 @dataclass(frozen=True)
 class Setting:
@@ -34,12 +32,15 @@ class Setting:
 
     name: str
     selection: MakeSelection | None = None
-    """None: trained without privacy."""
+    """Of the examples and this setting; None: trained without privacy."""
     learning_rate: float = 100.0
     max_grad_norm: float = 0.3
     batch: int = 1024
     epochs: int = 4
     dim: int = DIM
+
+
+MakeSelection = Callable[[BrownExamples, Setting], Selection]
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class Epoch:
 
     number: int
     train: float
+    validation: float
     test: float
 
 
@@ -75,7 +77,7 @@ def train(
     make_selection = setting.selection
     measured = [
         _Measured(examples.windows(part, seed=seed + 1), EVALUATED // (10 if quick else 1))
-        for part in (examples.train, examples.test)
+        for part in (examples.train, examples.validation, examples.test)
     ]
     if make_selection is None:
         return _train_plainly(windows, model, setting, measured, seed)
@@ -89,7 +91,7 @@ def train(
         target_delta=DELTA,
         epochs=setting.epochs,
         max_grad_norm=setting.max_grad_norm,
-        selection=make_selection(examples),
+        selection=make_selection(examples, setting),
     )
     curve, sizes, seconds = [], [], 0.0
     for number in range(1, setting.epochs + 1):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from experiments.common import atp_tennis, brown, flights_3m, movielens_small
-from experiments.fest import text
+from experiments.fest import text_data
 from sparsedp.cli import scripts
 
 PAGE = (Path(__file__).parents[2] / "docs" / "data-sets.md").read_text()
@@ -22,7 +22,7 @@ LOADERS = {
     atp_tennis.NAME: [atp_tennis.FILE],
     movielens_small.NAME: [movielens_small.RATINGS, movielens_small.MOVIES],
     brown.NAME: [brown.FILE],
-    text.SOURCE: text.FILES,
+    text_data.SOURCE: text_data.FILES,
 }
 
 

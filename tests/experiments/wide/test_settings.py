@@ -19,7 +19,7 @@ def test_every_setting_has_a_private_selection_or_says_that_it_has_none(
     if setting.selection is None:
         assert setting.name == "without privacy"
     else:
-        assert setting.selection(examples).is_private
+        assert setting.selection(examples, setting).is_private
 
 
 def test_the_rules_of_wide_choose_single_coordinates_and_as_many(tmp_path: Path) -> None:
@@ -27,7 +27,7 @@ def test_the_rules_of_wide_choose_single_coordinates_and_as_many(tmp_path: Path)
     chosen = []
     for setting in (settings.EXPONENTIAL, settings.SPARSE_VECTOR, settings.RANDOM):
         assert setting.selection is not None
-        selection = setting.selection(examples)
+        selection = setting.selection(examples, setting)
         assert isinstance(
             selection, sdp.ExponentialSelection | sdp.SparseVectorSelection | sdp.RandomSelection
         )
