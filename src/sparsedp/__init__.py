@@ -24,6 +24,7 @@ _HOME = {
     "PrivacyStatement": "sparsedp.accounting",
     "Ledger": "sparsedp.accounting",
     "calibrate": "sparsedp.accounting",
+    "load": "sparsedp.runs",
     "plan": "sparsedp.planning",
 }
 
@@ -60,6 +61,7 @@ __all__ = [
     "SparseVectorSelection",
     "__version__",
     "calibrate",
+    "load",
     "plan",
 ]
 
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
     from sparsedp.accounting import Ledger, PrivacyStatement, calibrate
     from sparsedp.planning import plan
     from sparsedp.randomness import NoiseSource
+    from sparsedp.runs import load
     from sparsedp.selection import (
         DPSGD,
         FEST,

@@ -37,6 +37,10 @@ def is_text(kind: pl.DataType) -> bool:
     return kind.is_integer() or isinstance(kind, pl.String | pl.Categorical | pl.Enum)
 
 
+class MissingEncoding(ValueError):
+    """A folder has no encoding: its data was prepared before there was one."""
+
+
 @dataclass(frozen=True)
 class EncodedFeature:
     """A feature: the raw columns it is made of (several are crossed), its rule, and the height of its table.
@@ -130,7 +134,7 @@ class Encoding:
         """Read the files of a folder; anything that is not of the format is refused."""
         path = Path(folder) / FILE
         if not path.exists():
-            raise ValueError(
+            raise MissingEncoding(
                 f"encoding: {folder} has no {FILE}; run the same `sparsedp prepare` again on its data, which adds it, "
                 "and train again"
             )

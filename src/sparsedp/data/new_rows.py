@@ -88,6 +88,14 @@ class NewRows:
         assert self.encoding.header is not None
         return list(self.encoding.header[-len(names) :])
 
+    @property
+    def copied_schema(self) -> dict[str, pl.DataType]:
+        """The types of the copied columns."""
+        if not self.is_parquet:
+            return {name: pl.String() for name in self.copied}
+        types = pl.read_parquet_schema(self.path)
+        return {name: types[name] for name in self.copied}
+
     def blocks(self) -> Iterator[Block]:
         """Yield the rows in blocks, in their order."""
         start = SourcePosition()
@@ -107,7 +115,10 @@ class NewRows:
                 return RawRows(self._parse(text), {}, first + np.arange(block.lines))
         lines = form.lines(text)
         even = lines.columns == form.columns
-        frame = self._parse(text if even.all() else lines.keep(even))
+        try:
+            frame = self._parse(text if even.all() else lines.keep(even))
+        except pl.exceptions.PolarsError as error:
+            raise ValueError(f"input: {self.path.name} after line {first - 1}: {error}") from error
         reasons = {
             int(at): f"{lines.columns[at]} columns instead of {form.columns}" for at in np.flatnonzero(~even)
         }
