@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from sparsedp.data.blocks import Block, read_parquet, read_text
+from sparsedp.data.blocks import BLOCK_BYTES, Block, read_parquet, read_text
 from sparsedp.data.encoder import Reasons
 from sparsedp.data.encoding import Encoding
 from sparsedp.data.lines import Separated
@@ -101,7 +101,7 @@ class NewRows:
         start = SourcePosition()
         if self.is_parquet:
             return read_parquet([self.path], start, columns=self._read)
-        return read_text([self.path], start, header=self._has_header, quote=self._quote)
+        return read_text([self.path], start, header=self._has_header, quote=self._quote, size=BLOCK_BYTES)
 
     def read(self, block: Block) -> RawRows:
         """Read a block: only the columns that are needed."""

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 import torch
 from safetensors import SafetensorError
@@ -177,10 +178,12 @@ class Program(nn.Module):
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
+        if not is_zipfile(folder / PROGRAM):
+            raise ValueError(f"{folder / PROGRAM} is no exported program")
         try:
             self._program = torch.export.load(folder / PROGRAM).module()
             self._weights = load_file(folder / WEIGHTS)
-        except (RuntimeError, OSError, SafetensorError, ValueError) as error:
+        except Exception as error:  # torch raises errors of many kinds here
             raise ValueError(f"{folder / PROGRAM} cannot be loaded ({_line(error)})") from error
 
     def forward(self, numeric: Tensor, ids: Tensor, *bags: tuple[Tensor, Tensor]) -> Tensor:
@@ -199,7 +202,7 @@ def read_statement(folder: Path) -> PrivacyStatement | None:
     if not path.exists():
         return None
     try:
-        fields = json.loads(path.read_text())
+        fields = dict(json.loads(path.read_text()))
         names = [each.name for each in dataclasses.fields(PrivacyStatement)]
         return PrivacyStatement(**{name: fields[name] for name in names}) if "epsilon" in fields else None
     except (KeyError, TypeError, ValueError) as error:

@@ -60,7 +60,7 @@ def predict_file(
         with _writer(path, out.suffix, rows) as write:
             for raw, scores, done in _scored(model, rows, tally):
                 probability = pl.Series(SCORE, scores).fill_nan(None)
-                write(raw.frame.select(rows.copied).with_columns(probability))
+                write(pl.DataFrame([*(raw.frame[name] for name in rows.copied), probability]))
                 progress(done)
 
     if out == STDOUT:

@@ -73,14 +73,15 @@ class Served:
 
     def predict(self, rows: Sequence[Mapping[str, Any]]) -> list[float]:
         """The probability of label 1 of each row: a mapping from raw columns to texts, numbers or None."""
-        encoding = self.encoding
-        numeric = torch.tensor([[self._number(row, name) for name in encoding["numeric"]] for row in rows])
-        ids = torch.tensor([[self._id(row, each) for each in encoding["categorical"]] for row in rows])
-        bags = tuple(self._bag(rows, each) for each in encoding["multi_hot"])
-        shape = (len(rows), -1)
+        names, features = self.encoding["numeric"], self.encoding["categorical"]
+        numeric = torch.tensor([[self._number(row, name) for name in names] for row in rows])
+        ids = torch.tensor([[self._id(row, each) for each in features] for row in rows])
         with torch.no_grad():
             logits = self._program(
-                self._weights, numeric.float().reshape(shape), ids.long().reshape(shape), bags
+                self._weights,
+                numeric.float().reshape(len(rows), len(names)),
+                ids.long().reshape(len(rows), len(features)),
+                tuple(self._bag(rows, each) for each in self.encoding["multi_hot"]),
             )
         return torch.sigmoid(logits.double()).tolist()  # type: ignore[no-any-return]
 
