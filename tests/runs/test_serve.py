@@ -9,13 +9,18 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.served import Served, raw_frame
 
 from sparsedp.data import hashing
 from sparsedp.data.examples import log_transform
 from sparsedp.runs import load, serve
+
+
+@pytest.fixture(scope="module")
+def script(exported: Path) -> serve.Served:
+    return serve.Served(exported)
 
 
 def test_it_imports_torch_safetensors_and_the_standard_library() -> None:
@@ -28,6 +33,7 @@ def test_it_imports_torch_safetensors_and_the_standard_library() -> None:
     }  # fmt: skip
 
 
+@settings(max_examples=30)
 @given(st.lists(st.text(max_size=40), min_size=1, max_size=20))
 def test_hashes_are_those_of_a_preparation(texts: list[str]) -> None:
     hashes = hashing.hash_strings(pl.Series(texts, dtype=pl.String))
@@ -37,40 +43,40 @@ def test_hashes_are_those_of_a_preparation(texts: list[str]) -> None:
     assert [serve.cross(pair) for pair in pairs] == crossed.tolist()
 
 
+@settings(max_examples=30)
 @given(st.floats())
 def test_numbers_are_those_of_a_preparation(number: float) -> None:
     (expected,) = (pl.select(log_transform(pl.lit(number))).item(),)
     assert np.float32(serve.signed_log(number)) == pytest.approx(expected, rel=1e-6)
 
 
-def test_predictions_are_those_of_the_package(exported: Path, served: Served) -> None:
-    model = serve.Served(exported)
+def test_predictions_are_those_of_the_package(script: serve.Served, served: Served) -> None:
     frame = raw_frame().with_columns(user=pl.col("user").fill_null("NA"))
     expected = load(served.run).predict_proba(raw_frame())
     for rows in (frame.to_dicts(), list(serve.read_rows(str(served.raw), None))):
-        np.testing.assert_allclose(model.predict(rows), expected, atol=1e-6)
-    assert model.predict(frame.to_dicts()[:1]) == pytest.approx(expected[:1], abs=1e-6)
-    assert model.predict([]) == []
+        np.testing.assert_allclose(script.predict(rows), expected, atol=1e-6)
+    assert script.predict(frame.to_dicts()[:1]) == pytest.approx(expected[:1], abs=1e-6)
+    assert script.predict([]) == []
     lists = [{**row, "tags": row["tags"].split("|")} for row in frame.to_dicts()]
-    np.testing.assert_allclose(model.predict(lists), expected, atol=1e-6)
+    np.testing.assert_allclose(script.predict(lists), expected, atol=1e-6)
 
 
-def test_unseen_and_missing_values(exported: Path, served: Served) -> None:
+def test_unseen_and_missing_values(script: serve.Served, served: Served) -> None:
     rows = [
         {"user": None, "item": None, "tags": None, "price": None},
         {"user": "new", "item": 10**9, "tags": "t99", "price": math.nan},
     ]
     columns = {name: [row[name] for row in rows] for name in rows[0]}
     expected = load(served.run).predict_proba(columns)
-    np.testing.assert_allclose(serve.Served(exported).predict(rows), expected, atol=1e-6)
+    np.testing.assert_allclose(script.predict(rows), expected, atol=1e-6)
 
 
-def test_values_without_one_text_are_refused(exported: Path) -> None:
+def test_values_without_one_text_are_refused(script: serve.Served) -> None:
     row = {"user": "a", "item": 1.0, "tags": "", "price": 1}
     with pytest.raises(ValueError, match="item: give a text or an integer"):
-        serve.Served(exported).predict([row])
+        script.predict([row])
     with pytest.raises(KeyError, match="price"):
-        serve.Served(exported).predict([{"user": "a"}])
+        script.predict([{"user": "a"}])
 
 
 def test_files_are_read_in_batches(tmp_path: Path) -> None:
