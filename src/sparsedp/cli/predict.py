@@ -40,18 +40,23 @@ def predict(
     trust: Trust = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Predict the probability of label 1 for every row of a file, in its order."""
+    """Predict the probability of label 1 for every row of a file, in its order; of texts, that of every label."""
     refuse_special_file("input", input_file)
     if not input_file.exists():
         raise ValueError(f"input: there is no file {input_file}")
+    if _is_text_run(run):
+        if copied or separator is not None or strict:
+            raise ValueError("id, separator and strict are for click data; this run is on texts")
+        _predict_texts(run, input_file, out, as_json)
+        return
     from sparsedp.data.new_rows import NewRows
     from sparsedp.runs.model_folder import load
     from sparsedp.runs.scores import STDOUT, check_out, predict_file
 
+    check_out(out, input_file)
     model = load(run, trust=trust)
     cut = "\t" if separator == "\\t" else separator
     rows = NewRows.of(input_file, model.encoding, copied=tuple(dict.fromkeys(copied or ())), separator=cut)
-    check_out(out, rows)
     if rows.ignored:
         typer.echo(f"ignored columns: {', '.join(rows.ignored)}", err=True)
     from sparsedp.cli.prepare import byte_progress
@@ -59,6 +64,28 @@ def predict(
     with byte_progress("rows", input_file.stat().st_size) as advance:
         scored = predict_file(model, rows, out, strict=strict, progress=advance)
     _report(scored, out, model.privacy, as_json, to_error=out == STDOUT)
+
+
+def _is_text_run(run: Path) -> bool:
+    from sparsedp.runs.folder import RunFolder
+    from sparsedp.runs.text_config import TextConfig
+
+    return RunFolder(run).has_config and isinstance(RunFolder(run).config(), TextConfig)
+
+
+def _predict_texts(run: Path, input_file: Path, out: Path, as_json: bool) -> None:
+    from sparsedp.core.extras import require
+    from sparsedp.runs.folder import RunFolder
+    from sparsedp.runs.model_folder import read_statement
+    from sparsedp.runs.result import NOT_PRIVATE
+    from sparsedp.runs.scores import STDOUT, Scored
+    from sparsedp.runs.text_scores import predict_texts
+
+    require("transformers", "peft")
+    texts = predict_texts(RunFolder(run), input_file, out)
+    statement = read_statement(run)
+    privacy = NOT_PRIVATE if statement is None else str(statement)
+    _report(Scored(texts, 0, ()), out, privacy, as_json, to_error=out == STDOUT)
 
 
 def _report(scored: Scored, out: Path, privacy: str, as_json: bool, *, to_error: bool) -> None:

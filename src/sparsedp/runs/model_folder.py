@@ -67,7 +67,10 @@ class ModelFolder:
         elif run.has_config:
             config = run.config()
             if isinstance(config, TextConfig):
-                raise ValueError(f"{folder} holds a text classifier, which `sparsedp predict` serves")
+                raise ValueError(
+                    f"{folder} holds a text classifier: `sparsedp predict` predicts with it, and its encoder is served with "
+                    "Hugging Face's save_pretrained (docs/serving.md)"
+                )
             found = cls(path, config.model, config.model_options)
         else:
             raise ValueError(f"{folder} holds neither a run nor an exported model")

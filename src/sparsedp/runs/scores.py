@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,11 +53,14 @@ def predict_file(
     One row out for each row in, in its order; a row that cannot be read has no probability (null), or with
     ``strict`` stops the work. ``out`` appears when it is complete; ``-`` is standard output, as CSV.
     """
-    check_out(out, rows)
+    check_out(out, rows.path)
+    if SCORE in rows.copied:
+        raise ValueError(f"id: {SCORE} is the name of the predictions")
     tally = _Tally(strict, rows.path.name)
 
     def write_all(path: Path | None) -> None:
-        with _writer(path, out.suffix, rows) as write:
+        columns = {**rows.copied_schema, SCORE: pl.Float64()}
+        with frame_writer(path, out.suffix, columns) as write:
             for raw, scores, done in _scored(model, rows, tally):
                 probability = pl.Series(SCORE, scores).fill_nan(None)
                 write(pl.DataFrame([*(raw.frame[name] for name in rows.copied), probability]))
@@ -70,14 +73,12 @@ def predict_file(
     return tally.scored()
 
 
-def check_out(out: Path, rows: NewRows) -> None:
-    """Refuse a file that exists, one of no known kind, and names that would stand twice."""
-    if SCORE in rows.copied:
-        raise ValueError(f"id: {SCORE} is the name of the predictions")
+def check_out(out: Path, source: Path) -> None:
+    """Refuse a file that exists, and one of no known kind."""
     if out == STDOUT:
         return
     if out.exists():
-        same = out.samefile(rows.path)
+        same = out.samefile(source)
         raise ValueError(
             f"out: {out} is the input" if same else f"out: {out} exists; give another, or remove it"
         )
@@ -127,9 +128,9 @@ def _scored(
 
 
 @contextmanager
-def _writer(path: Path | None, suffix: str, rows: NewRows) -> Iterator[Write]:
+def frame_writer(path: Path | None, suffix: str, columns: Mapping[str, pl.DataType]) -> Iterator[Write]:
     """Write frames one after another; a file without rows has its columns nonetheless."""
-    empty = pl.DataFrame(schema={**rows.copied_schema, SCORE: pl.Float64})
+    empty = pl.DataFrame(schema=dict(columns))
     if path is not None and suffix in PARQUET:
         with pq.ParquetWriter(path, empty.to_arrow().schema, compression="zstd") as parquet:
             yield lambda frame: parquet.write_table(frame.to_arrow())
