@@ -31,3 +31,39 @@ def processes():
     started = Processes()
     yield started
     started.close()
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory):
+    """A finished run whose prepared data is gone, with its raw file: not to be changed."""
+    from support.served import serve
+
+    return serve(tmp_path_factory.mktemp("served"))
+
+
+@pytest.fixture(scope="session")
+def exported(served, tmp_path_factory):
+    """The same run as an exported folder: not to be changed."""
+    from sparsedp.runs.export import export_run
+
+    folder = tmp_path_factory.mktemp("exported") / "out"
+    export_run(served.run, folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def own(tmp_path_factory):
+    """A finished run of somebody's own model: not to be changed."""
+    from support.served import serve
+
+    return serve(tmp_path_factory.mktemp("own"), model="support.served:OwnModel", model_options={"width": 2})
+
+
+@pytest.fixture(scope="session")
+def exported_own(own, tmp_path_factory):
+    """The same as an exported folder: not to be changed."""
+    from sparsedp.runs.export import export_run
+
+    folder = tmp_path_factory.mktemp("exported-own") / "out"
+    export_run(own.run, folder, trust=True)
+    return folder

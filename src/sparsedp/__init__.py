@@ -25,6 +25,7 @@ _HOME = {
     "PrivacyStatement": "sparsedp.accounting",
     "Ledger": "sparsedp.accounting",
     "calibrate": "sparsedp.accounting",
+    "load": "sparsedp.runs",
     "plan": "sparsedp.planning",
 }
 
@@ -62,6 +63,7 @@ __all__ = [
     "UserSampler",
     "__version__",
     "calibrate",
+    "load",
     "plan",
 ]
 
@@ -69,6 +71,7 @@ if TYPE_CHECKING:
     from sparsedp.accounting import Ledger, PrivacyStatement, calibrate
     from sparsedp.planning import plan
     from sparsedp.randomness import NoiseSource
+    from sparsedp.runs import load
     from sparsedp.selection import (
         DPSGD,
         FEST,

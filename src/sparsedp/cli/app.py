@@ -11,7 +11,9 @@ from sparsedp import __version__
 from sparsedp.cli.account import account
 from sparsedp.cli.bench import bench
 from sparsedp.cli.demo import demo
+from sparsedp.cli.export import export
 from sparsedp.cli.plan import plan
+from sparsedp.cli.predict import predict
 from sparsedp.cli.prepare import prepare_app
 from sparsedp.cli.report import report
 from sparsedp.cli.reproduce import reproduce
@@ -44,7 +46,7 @@ def sparsedp(
 app.command()(demo)
 app.add_typer(prepare_app, name="prepare")
 app.add_typer(train_app, name="train")
-for command in (resume, evaluate, sweep, plan, account, bench, reproduce, report):
+for command in (resume, evaluate, predict, export, sweep, plan, account, bench, reproduce, report):
     app.command()(command)
 
 app.command(hidden=True)(train_rank)

@@ -235,7 +235,7 @@ def _prepare(
     left = [name for name in reader.features if name not in rules]
     total = sum(path.stat().st_size for path in reader.files)
     if choice.is_made and left:
-        with _progress("vocabulary", total) as advance:
+        with byte_progress("vocabulary", total) as advance:
             found = choice.vocabulary(reader, out, left, advance)
         rules |= {name: rule for name, rule in found.rules.items() if name not in rules}
         statement = found.statement
@@ -244,7 +244,7 @@ def _prepare(
         raise ValueError(
             f"no ids for {', '.join(missing)}: give a number of buckets, or a vocabulary that has it"
         )
-    with _progress("rows", total) as advance:
+    with byte_progress("rows", total) as advance:
         schema = prepare(reader, out, rules, vocabulary_statement=statement, strict=strict, progress=advance)
     _report(schema, out, as_json)
 
@@ -293,7 +293,7 @@ def _report(schema: Schema, out: Path, as_json: bool) -> None:
 
 
 @contextlib.contextmanager
-def _progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
+def byte_progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
     """Show a bar on standard error, if that is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn

@@ -81,8 +81,17 @@ def read_text(
             position = block.end
 
 
-def read_parquet(files: Sequence[Path], start: SourcePosition, *, rows: int = BLOCK_ROWS) -> Iterator[Block]:
-    """Yield the rows of Parquet files from `start` on, `rows` at a time; a position counts rows, not bytes."""
+def read_parquet(
+    files: Sequence[Path],
+    start: SourcePosition,
+    *,
+    rows: int = BLOCK_ROWS,
+    columns: Sequence[str] | None = None,
+) -> Iterator[Block]:
+    """Yield the rows of Parquet files from `start` on, `rows` at a time; a position counts rows, not bytes.
+
+    `columns` are those to read; default: all.
+    """
     position = start
     for source in range(start.source, len(files)):
         if source != position.source:
@@ -90,7 +99,7 @@ def read_parquet(files: Sequence[Path], start: SourcePosition, *, rows: int = BL
         file = pq.ParquetFile(files[source])
         total, size = max(1, file.metadata.num_rows), files[source].stat().st_size
         passed = 0
-        for batch in file.iter_batches(batch_size=rows):
+        for batch in file.iter_batches(batch_size=rows, columns=columns):
             passed += batch.num_rows
             if passed <= position.line:
                 continue

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sparsedp.core.arrays import I64
 from sparsedp.data.batch import Batch
+from sparsedp.data.encoding import Encoding
 from sparsedp.data.hashing import mix
 from sparsedp.data.row_sets import AllBut, RowList, RowRange, RowSet, within
 from sparsedp.data.row_store import open_rows
@@ -59,6 +60,13 @@ class ClickData:
         data = ClickData(open_rows(Path(folder), schema, None if cache is None else Path(cache)), schema)
         data._opened = (str(Path(folder).resolve()), None if cache is None else str(Path(cache).resolve()))
         return data
+
+    @property
+    def encoding(self) -> Encoding:
+        """The rules of the preparation, for rows to predict."""
+        if self._opened is None:
+            raise ValueError("encoding: these examples were not opened from a prepared folder")
+        return Encoding.read(self._opened[0])
 
     def __len__(self) -> int:
         return len(self._rows)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from sparsedp.core.arrays import U64
 from sparsedp.data.blocks import BLOCK_BYTES, Block, read_text
+from sparsedp.data.encoding import HEX, EncodedFeature, Encoding
 from sparsedp.data.examples import NUMERIC_RULE, Examples, Malformed, log_transform
 from sparsedp.data.hashing import first_words, hash_of_length, mix
 from sparsedp.data.lines import Separated
@@ -92,6 +93,16 @@ class Criteo:
             sources=sources,
         )
 
+    def encoding(self, rules: Mapping[str, IdRule]) -> Encoding:
+        """The rules, for rows to predict."""
+        return Encoding(
+            numeric=INTEGERS,
+            categorical=tuple(EncodedFeature.of(name, (name,), rules[name]) for name in CATEGORIES),
+            types=dict.fromkeys(CATEGORIES, HEX),
+            header=COLUMNS,
+            label=LABEL,
+        ).with_keys(rules)
+
     def read(self, block: Block) -> Examples:
         """Read a block; lines that are not of the format are left out and named."""
         try:
@@ -104,7 +115,7 @@ class Criteo:
         if not _TEXT.is_even(block.text, block.lines):
             raise _OddLines
         frame = _parse(block.text, pl.Int64)
-        words = [_hash_hex(frame[name]) for name in CATEGORIES]
+        words = [hash_hex(frame[name]) for name in CATEGORIES]
         labels = frame[LABEL]
         if not (
             labels.is_between(0, 1).all() and labels.null_count() == 0 and all(ok.all() for _, ok in words)
@@ -129,7 +140,7 @@ class Criteo:
         hashes = []
         for name in COLUMNS:
             if name in CATEGORIES:
-                hashed, right = _hash_hex(written[name])
+                hashed, right = hash_hex(written[name])
                 hashes.append(hashed)
                 kind = "8 hex digits"
             elif name == LABEL:
@@ -182,7 +193,7 @@ def _parse(text: bytes, numbers: type[pl.DataType], *, ignore_errors: bool = Fal
     )
 
 
-def _hash_hex(values: pl.Series) -> tuple[U64, NDArray[np.bool_]]:
+def hash_hex(values: pl.Series) -> tuple[U64, NDArray[np.bool_]]:
     """Hash a column of 8 hex digits (in either case), and say which values are that or empty."""
     chunks = [_hash_hex_words(lengths, word) for lengths, word in first_words(values)]
     return np.concatenate([hashes for hashes, _ in chunks]), np.concatenate([right for _, right in chunks])

@@ -11,6 +11,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sparsedp.core.arrays import U64
+from sparsedp.data.hashing import hash_strings
+from sparsedp.data.lists import flatten
 from sparsedp.data.rules import IdRule
 from sparsedp.data.schema import Schema
 
@@ -42,6 +44,16 @@ class Bag:
 
     hashes: U64
     offsets: NDArray[np.int64]
+
+
+def bag_of(values: pl.Series, separator: str) -> Bag:
+    """Hash a column of lists, or of texts cut at `separator`; missing values are left out."""
+    if values.dtype == pl.String:
+        values = values.str.split(separator)
+    texts, offsets = flatten(values.cast(pl.List(pl.String)))
+    hashes = hash_strings(texts)
+    present = np.append(0, np.cumsum(hashes != 0))
+    return Bag(hashes[hashes != 0], present[offsets])
 
 
 @dataclass(frozen=True)

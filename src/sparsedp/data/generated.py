@@ -12,11 +12,13 @@ import polars as pl
 import pyarrow as pa
 import zstandard
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from sparsedp.data.batch import Batch
 from sparsedp.data.click_process import ClickProcess, Logged
 from sparsedp.data.clicks import ClickData
 from sparsedp.data.criteo import CATEGORIES, INTEGERS
+from sparsedp.data.encoding import IDS, EncodedFeature, Encoding
 from sparsedp.data.examples import NUMERIC_RULE, log_transform
 from sparsedp.data.schema import Feature, Schema
 
@@ -43,6 +45,12 @@ class GeneratedClicks(ClickData):
         process = process or ClickProcess(seed=seed)
         examples = Batch.concatenate(list(generate(rows, days, process=process)))
         super().__init__(examples, generated_schema(process))
+        self._generated = generated_encoding(process)
+
+    @property
+    @override
+    def encoding(self) -> Encoding:
+        return self._generated
 
 
 def generated_schema(process: ClickProcess) -> Schema:
@@ -56,6 +64,19 @@ def generated_schema(process: ClickProcess) -> Schema:
         categorical=tuple(Feature(f"C{n}", rows, "generated") for n, rows in enumerate(sizes, start=1)),
         time="day",
         time_unit="day number",
+    )
+
+
+def generated_encoding(process: ClickProcess) -> Encoding:
+    """Rows to predict hold counts and ids, as the generated ones do."""
+    sizes = process.vocabulary_sizes
+    return Encoding(
+        numeric=INTEGERS,
+        categorical=tuple(
+            EncodedFeature(f"C{n}", (f"C{n}",), IDS, rows) for n, rows in enumerate(sizes, start=1)
+        ),
+        label="label",
+        time="day",
     )
 
 

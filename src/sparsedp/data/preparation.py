@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 
 import polars as pl
 
+from sparsedp.data import encoding as encodings
 from sparsedp.data.blocks import Block, source_of
 from sparsedp.data.examples import Examples, encode
 from sparsedp.data.parts import PreparedFolder, finished
@@ -52,6 +53,9 @@ class Reader(Protocol):
     def schema(self, sources: tuple[Source, ...], rules: Mapping[str, IdRule]) -> Schema:
         """Describe the prepared columns."""
 
+    def encoding(self, rules: Mapping[str, IdRule]) -> encodings.Encoding:
+        """The rules, for rows to predict."""
+
 
 def prepare(
     reader: Reader,
@@ -70,7 +74,10 @@ def prepare(
     out = Path(out)
     sources = tuple(source_of(path) for path in reader.files)
     schema = dataclasses.replace(reader.schema(sources, rules), vocabulary_statement=vocabulary_statement)
+    encoding = reader.encoding(rules)
     if (done := finished(out, schema)) is not None:
+        if not (out / encodings.FILE).exists():
+            encoding.write(out)
         return done
     with PreparedFolder.open(out, schema) as folder:
         for part in folder.parts:
@@ -95,6 +102,7 @@ def prepare(
             progress(sum(source.size for source in sources[: block.end.source]) + block.read)
         if not any(part.rows for part in folder.parts):
             raise ValueError(f"files: no rows in {', '.join(source.name for source in sources)}")
+        encoding.write(out)
         return folder.finish()
 
 

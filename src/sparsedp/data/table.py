@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from sparsedp.core.arrays import U64
 from sparsedp.core.validation import check_count
 from sparsedp.data.blocks import BLOCK_BYTES, Block, first_line, read_parquet, read_text
-from sparsedp.data.examples import NUMERIC_RULE, Bag, Examples, Malformed, log_transform
+from sparsedp.data.encoding import EncodedFeature, Encoding, is_text
+from sparsedp.data.examples import NUMERIC_RULE, Examples, Malformed, bag_of, log_transform
 from sparsedp.data.hashing import cross, hash_strings
 from sparsedp.data.label import Label
 from sparsedp.data.lines import Separated
-from sparsedp.data.lists import flatten
 from sparsedp.data.rules import IdRule
 from sparsedp.data.schema import Feature, Schema, Source, SourcePosition
 
@@ -153,6 +153,40 @@ class Table:
             rows_per_user=self.columns.rows_per_user,
         )
 
+    def encoding(self, rules: Mapping[str, IdRule]) -> Encoding:
+        """The rules, for rows to predict."""
+        columns = self.columns
+        parts = {
+            **{name: (name,) for name in columns.categorical},
+            **{"*".join(c): c for c in columns.crosses},
+        }
+        return Encoding(
+            numeric=columns.numeric,
+            categorical=tuple(EncodedFeature.of(name, parts[name], rules[name]) for name in columns.features),
+            multi_hot=tuple(
+                EncodedFeature.of(name, (name,), rules[name], separator=columns.multi_hot_separator)
+                for name in columns.multi_hot
+            ),
+            types=self._types(),
+            nulls=() if self.is_parquet else self.nulls,
+            label=columns.label.column,
+            time=columns.time,
+            derived={name: str(expression) for name, expression in columns.derived.items()},
+        ).with_keys(rules)
+
+    def _types(self) -> dict[str, str]:
+        """What the columns of values hold where it is neither text nor integers."""
+        if not (self.is_parquet or self.columns.derived):
+            return {}
+        names = {
+            *self.columns.categorical,
+            *self.columns.multi_hot,
+            *(n for c in self.columns.crosses for n in c),
+        }
+        schema = self._head.with_columns(**self.columns.derived).schema
+        kinds = {name: getattr(schema[name], "inner", schema[name]) for name in sorted(names)}
+        return {name: str(kind) for name, kind in kinds.items() if not is_text(kind)}
+
     def read(self, block: Block) -> Examples:
         """Read a block; ragged lines and those without a usable label, number or time are left out."""
         if isinstance(block.content, bytes):
@@ -172,7 +206,7 @@ class Table:
         if not good.all():
             frame, plain = frame.filter(pl.Series(good)), plain.filter(pl.Series(good))
         malformed = [Malformed(block.start.line + number + 1, reasons[number]) for number in sorted(reasons)]
-        bags = [self._bag(frame[name]) for name in self.columns.multi_hot]
+        bags = [bag_of(frame[name], self.columns.multi_hot_separator) for name in self.columns.multi_hot]
         return Examples(plain, self._hashes(frame), bags, malformed)
 
     def _plain(self) -> list[pl.Expr]:
@@ -202,14 +236,6 @@ class Table:
         crossed = [cross([hashed[name] for name in parts]) for parts in self.columns.crosses]
         return [*(hashed[name] for name in self.columns.categorical), *crossed]
 
-    def _bag(self, values: pl.Series) -> Bag:
-        if values.dtype == pl.String:
-            values = values.str.split(self.columns.multi_hot_separator)
-        texts, offsets = flatten(values.cast(pl.List(pl.String)))
-        hashes = hash_strings(texts)
-        present = np.append(0, np.cumsum(hashes != 0))
-        return Bag(hashes[hashes != 0], present[offsets])
-
     def _parse(self, text: bytes) -> tuple[pl.DataFrame, NDArray[np.int64], dict[int, str]]:
         """Parse lines into strings; also give the number of each, and the reasons of those left out."""
         form = Separated(self.separator, QUOTE, len(self._names))
@@ -232,7 +258,7 @@ class Table:
 
     @cached_property
     def _names(self) -> list[str]:
-        return _header(self.files[0], self.separator)
+        return header_of(self.files[0], self.separator)
 
     @cached_property
     def _head(self) -> pl.DataFrame:
@@ -264,7 +290,7 @@ class Table:
             if self.is_parquet:
                 names = list(pl.read_parquet_schema(path))
             else:
-                names = _header(path, self.separator)
+                names = header_of(path, self.separator)
                 if names != self._names:
                     raise ValueError(f"files: {path.name} has other columns than {self.files[0].name}")
             for name, role in self.columns.needed.items():
@@ -278,7 +304,8 @@ def _complaint(name: str, value: object) -> str:
     return f"{name} is missing" if value is None else f"{name} is {str(value)[:40]!r}, which is of no use"
 
 
-def _header(path: Path, separator: str) -> list[str]:
+def header_of(path: Path, separator: str) -> list[str]:
+    """The names of the columns in the first line of a text file."""
     line = first_line(path)
     if not line.strip():
         raise ValueError(f"files: {path.name} is empty")

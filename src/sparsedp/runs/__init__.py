@@ -13,7 +13,9 @@ _HOME = {
     "RunConfig": "config",
     "RunFolder": "folder",
     "TextConfig": "text_config",
+    "TrainedModel": "prediction",
     "evaluate": "evaluation",
+    "load": "model_folder",
     "resume": "resuming",
     "start": "resuming",
     "stream": "streaming",
@@ -27,7 +29,9 @@ __all__ = [
     "RunConfig",
     "RunFolder",
     "TextConfig",
+    "TrainedModel",
     "evaluate",
+    "load",
     "resume",
     "start",
     "stream",
@@ -39,6 +43,8 @@ if TYPE_CHECKING:
     from sparsedp.runs.config import RunConfig
     from sparsedp.runs.evaluation import Evaluation, evaluate
     from sparsedp.runs.folder import RunFolder
+    from sparsedp.runs.model_folder import load
+    from sparsedp.runs.prediction import TrainedModel
     from sparsedp.runs.result import Result
     from sparsedp.runs.resuming import resume, start
     from sparsedp.runs.streaming import stream

@@ -20,7 +20,8 @@ class RunFolder:
     """Files of one run. Everything but ``private/`` may be released with the model.
 
     ``config.yaml``, ``metrics.jsonl`` (one line per evaluation), ``statement.json``, ``result.json``,
-    ``model.safetensors``, ``tensorboard/``, the run's own ``run.ledger`` and its name on ledgers,
+    ``model.safetensors``, ``schema.json`` and ``encoding.json`` (the rules of the preparation; with
+    vocabularies ``encoding.safetensors``), ``tensorboard/``, the run's own ``run.ledger`` and its name on ledgers,
     ``run.name``; ``private/`` has the checkpoint, which holds the state of the optimiser and (for seeded
     runs) of the noise streams.
     """

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from torch import nn
 
+from sparsedp.core.durable import write_file
 from sparsedp.data import ClickData, TextData
+from sparsedp.data import schema as schemas
+from sparsedp.data.encoding import MissingEncoding
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.folder import RunFolder
 from sparsedp.runs.sources import data_of, fresh_model, split_periods
@@ -35,6 +40,7 @@ class RunSetup:
         check_ledger(config)
         folder = RunFolder(path)
         folder.create(config)
+        keep_rules(folder, data)
         return cls(config, folder, data, model)
 
     @classmethod
@@ -42,4 +48,18 @@ class RunSetup:
         """A run that was started before."""
         config = folder.config()
         data = data_of(config)
+        keep_rules(folder, data)
         return cls(config, folder, data, fresh_model(config, data))
+
+
+def keep_rules(folder: RunFolder, data: ClickData | TextData) -> None:
+    """Copy into a run what it needs to predict new rows when its data is gone: the rules, nothing of the rows.
+
+    Data prepared before there was an encoding gives none: the run trains, and will not predict.
+    """
+    if isinstance(data, TextData) or (folder.path / schemas.FILE).exists():
+        return
+    with suppress(MissingEncoding):
+        data.encoding.write(folder.path)
+    released = dataclasses.replace(data.schema, sources=(), parts=())
+    write_file(folder.path / schemas.FILE, released.to_json())

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from sparsedp.accounting.cache import cache_directory
-from sparsedp.data.sentences import read_tsv
+from sparsedp.data.sentences import Sentences, read_tsv
 from sparsedp.data.text import TextData, tokenize
 from sparsedp.data.token_frequencies import public_token_counts
 from sparsedp.models.text_classifier import (
@@ -50,15 +50,22 @@ def text_file(data: str, part: str) -> Path:
 
 
 def _read(config: TextConfig, path: Path) -> TextData:
+    text, pair, label = config.text_column, config.pair_column, config.label_column
+    sentences = read_tsv(path, text=text, pair=pair, label=label)
+    return tokens_of(config, sentences, cache=cache_directory() / "text")
+
+
+def tokens_of(config: TextConfig, sentences: Sentences, *, cache: Path | None = None) -> TextData:
+    """The sentences as the run's model reads them; kept in `cache` where one is given."""
     tokenizer, encoder = load_tokenizer(config.model), untrained_encoder(config.model)
     check_vocabulary(tokenizer, encoder)
     return tokenize(
-        read_tsv(path, text=config.text_column, pair=config.pair_column, label=config.label_column),
+        sentences,
         tokenizer,
         classes=config.class_names,
         most_tokens=most_tokens(encoder),
         max_length=config.max_length,
-        cache=cache_directory() / "text",
+        cache=cache,
     )
 
 

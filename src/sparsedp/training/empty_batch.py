@@ -57,8 +57,8 @@ def _empty(one: Any, two: Any, other: Any, where: str) -> Any:
 
 
 def _empty_array(one: Any, two: Any, other: Any, where: str) -> Any:
-    if one.ndim and one.shape[0] != two.shape[0]:
-        return one[:0]
+    if one.ndim and (not one.shape[0] or one.shape[0] != two.shape[0]):
+        return one[:0]  # without entries it holds no example: a bag may be empty
     same = torch.equal if isinstance(one, Tensor) else np.array_equal
     if same(one, two) and same(one, other):
         return one  # the same for all batches

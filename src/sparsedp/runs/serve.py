@@ -1,0 +1,168 @@
+"""Serve an exported model with torch, safetensors and the standard library; the package that trained it is not needed.
+
+    python serve.py rows.csv > scores.csv
+
+`export` puts a copy of this file beside the model. Import `Served` for a service of your own, or translate the few
+lines from a value to an id into the language of your service.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+WORD = 2**64 - 1
+GAMMA = 0x9E3779B97F4A7C15
+CROSS = 0xD1B54A32D192ED03
+
+
+def mix(word: int) -> int:
+    """Scramble a 64-bit word: the finaliser of SplitMix64."""
+    word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 & WORD
+    word = (word ^ word >> 27) * 0x94D049BB133111EB & WORD
+    return word ^ word >> 31
+
+
+def hash_text(text: str) -> int:
+    """The hash of a value: its UTF-8 bytes folded eight at a time; 0 for an empty one."""
+    data = text.encode()
+    state = mix(len(data) * GAMMA & WORD)
+    for start in range(0, len(data), 8):
+        state = mix(state ^ int.from_bytes(data[start : start + 8], "little"))
+    return state if data else 0
+
+
+def cross(hashes: Sequence[int]) -> int:
+    """The hash of several values together; 0 where all are missing."""
+    state = mix(len(hashes) * CROSS & WORD)
+    for each in hashes:
+        state = mix(state ^ each)
+    return state if any(hashes) else 0
+
+
+def signed_log(number: float) -> float:
+    """sign(x) log(1 + |x|); 0 where x is not finite."""
+    return math.copysign(math.log1p(abs(number)), number) if math.isfinite(number) else 0.0
+
+
+class Served:
+    """An exported model: rows of raw values in, probabilities of label 1 out."""
+
+    def __init__(self, folder: str | Path) -> None:
+        folder = Path(folder)
+        self.encoding: dict[str, Any] = json.loads((folder / "encoding.json").read_text())
+        self.statement: dict[str, Any] = json.loads((folder / "statement.json").read_text())
+        keys = folder / "encoding.safetensors"
+        lists = load_file(keys) if keys.exists() else {}
+        self._ids = {
+            name: {key: number + 1 for number, key in reversed(list(enumerate(each.tolist())))}
+            for name, each in lists.items()
+        }
+        self._weights = load_file(folder / "model.safetensors")
+        self._program = torch.export.load(folder / "model.pt2").module()
+
+    def predict(self, rows: Sequence[Mapping[str, Any]]) -> list[float]:
+        """The probability of label 1 of each row: a mapping from raw columns to texts, numbers or None."""
+        names, features = self.encoding["numeric"], self.encoding["categorical"]
+        numeric = torch.tensor([[self._number(row, name) for name in names] for row in rows])
+        ids = torch.tensor([[self._id(row, each) for each in features] for row in rows])
+        with torch.no_grad():
+            logits = self._program(
+                self._weights,
+                numeric.float().reshape(len(rows), len(names)),
+                ids.long().reshape(len(rows), len(features)),
+                tuple(self._bag(rows, each) for each in self.encoding["multi_hot"]),
+            )
+        return torch.sigmoid(logits.double()).tolist()  # type: ignore[no-any-return]
+
+    def _text(self, row: Mapping[str, Any], column: str) -> str:
+        value = row[column]
+        if value is None or value in self.encoding["nulls"]:
+            return ""
+        if isinstance(value, bool | float):
+            raise ValueError(f"{column}: give a text or an integer, got {value!r}")
+        text = str(value)
+        if self.encoding["types"].get(column) == "hex":
+            text = text.lower()
+            if not re.fullmatch("([0-9a-f]{8})?", text):
+                raise ValueError(f"{column}: is {text!r}, not 8 hex digits")
+        return text
+
+    def _number(self, row: Mapping[str, Any], column: str) -> float:
+        value = row[column]
+        missing = value is None or value == "" or value in self.encoding["nulls"]
+        return 0.0 if missing else signed_log(float(value))
+
+    def _id(self, row: Mapping[str, Any], feature: Mapping[str, Any]) -> int:
+        if feature["rule"] == "ids":
+            text = self._text(row, feature["columns"][0])
+            return int(text) if text.isdecimal() and int(text) < feature["rows"] else 0
+        hashes = [hash_text(self._text(row, column)) for column in feature["columns"]]
+        return self._number_of(hashes[0] if len(hashes) == 1 else cross(hashes), feature)
+
+    def _number_of(self, hashed: int, feature: Mapping[str, Any]) -> int:
+        """The id of a hash: a bucket, or the place of its upper 40 bits in the vocabulary; 0 is missing."""
+        if not hashed:
+            return 0
+        if feature["rule"] == "vocabulary":
+            return self._ids[feature["name"]].get(hashed >> 24, 0)
+        return 1 + ((hashed >> 32) * (feature["rows"] - 1) >> 32)
+
+    def _bag(
+        self, rows: Sequence[Mapping[str, Any]], feature: Mapping[str, Any]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The ids of a multi-hot feature, and where each row's begin."""
+        (column,) = feature["columns"]
+        values: list[int] = []
+        offsets: list[int] = []
+        for row in rows:
+            offsets.append(len(values))
+            given = row[column]
+            texts = given if isinstance(given, list) else self._text(row, column).split(feature["separator"])
+            hashes = [hash_text(str(text)) for text in texts if text is not None]
+            values += [self._number_of(hashed, feature) for hashed in hashes if hashed]
+        return torch.tensor(values, dtype=torch.long), torch.tensor(offsets, dtype=torch.long)
+
+
+def read_rows(path: str, header: list[str] | None) -> Iterator[dict[str, Any]]:
+    """The rows of a CSV or TSV file; `header` names the columns of one that has no header line."""
+    with open(path, encoding="utf-8", errors="replace", newline="") as file:
+        first = file.readline()
+        file.seek(0)
+        tabs = first.count("\t") + 1
+        if header is not None and header[-1] not in first and tabs in (len(header), len(header) - 1):
+            yield from csv.DictReader(
+                file, header[-tabs:], delimiter="\t", quoting=csv.QUOTE_NONE, strict=True
+            )
+        else:
+            yield from csv.DictReader(file, delimiter="," if tabs == 1 else "\t", strict=True)
+
+
+def in_batches(rows: Iterable[dict[str, Any]], size: int = 4096) -> Iterator[list[dict[str, Any]]]:
+    """The rows, some at a time."""
+    remaining = iter(rows)
+    while batch := list(islice(remaining, size)):
+        yield batch
+
+
+def main() -> None:
+    """Print the probabilities of a file's rows."""
+    served = Served(Path(__file__).parent)
+    print(served.statement["text"], file=sys.stderr)
+    print("probability")
+    for batch in in_batches(read_rows(sys.argv[1], served.encoding["header"])):
+        print("\n".join(map(repr, served.predict(batch))))
+
+
+if __name__ == "__main__":
+    main()

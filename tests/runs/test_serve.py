@@ -1,0 +1,88 @@
+"""The script beside an exported model: its rules are those of the package, and it needs nothing of it."""
+
+from __future__ import annotations
+
+import ast
+import math
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.served import Served, raw_frame
+
+from sparsedp.data import hashing
+from sparsedp.data.examples import log_transform
+from sparsedp.runs import load, serve
+
+
+@pytest.fixture(scope="module")
+def script(exported: Path) -> serve.Served:
+    return serve.Served(exported)
+
+
+def test_it_imports_torch_safetensors_and_the_standard_library() -> None:
+    tree = ast.parse(Path(serve.__file__).read_text())
+    found = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    found |= {each.name for node in ast.walk(tree) if isinstance(node, ast.Import) for each in node.names}
+    assert found == {
+        "__future__", "collections.abc", "csv", "itertools", "json", "math", "pathlib", "re", "safetensors.torch",
+        "sys", "torch", "typing",
+    }  # fmt: skip
+
+
+@settings(max_examples=30)
+@given(st.lists(st.text(max_size=40), min_size=1, max_size=20))
+def test_hashes_are_those_of_a_preparation(texts: list[str]) -> None:
+    hashes = hashing.hash_strings(pl.Series(texts, dtype=pl.String))
+    assert [serve.hash_text(text) for text in texts] == hashes.tolist()
+    crossed = hashing.cross([hashes, hashes[::-1].copy()])
+    pairs = zip(hashes.tolist(), hashes[::-1].tolist(), strict=True)
+    assert [serve.cross(pair) for pair in pairs] == crossed.tolist()
+
+
+@settings(max_examples=30)
+@given(st.floats())
+def test_numbers_are_those_of_a_preparation(number: float) -> None:
+    (expected,) = (pl.select(log_transform(pl.lit(number))).item(),)
+    assert np.float32(serve.signed_log(number)) == pytest.approx(expected, rel=1e-6)
+
+
+def test_predictions_are_those_of_the_package(script: serve.Served, served: Served) -> None:
+    frame = raw_frame().with_columns(user=pl.col("user").fill_null("NA"))
+    expected = load(served.run).predict_proba(raw_frame())
+    for rows in (frame.to_dicts(), list(serve.read_rows(str(served.raw), None))):
+        np.testing.assert_allclose(script.predict(rows), expected, atol=1e-6)
+    assert script.predict(frame.to_dicts()[:1]) == pytest.approx(expected[:1], abs=1e-6)
+    assert script.predict([]) == []
+    lists = [{**row, "tags": row["tags"].split("|")} for row in frame.to_dicts()]
+    np.testing.assert_allclose(script.predict(lists), expected, atol=1e-6)
+
+
+def test_unseen_and_missing_values(script: serve.Served, served: Served) -> None:
+    rows = [
+        {"user": None, "item": None, "tags": None, "price": None},
+        {"user": "new", "item": 10**9, "tags": "t99", "price": math.nan},
+    ]
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    expected = load(served.run).predict_proba(columns)
+    np.testing.assert_allclose(script.predict(rows), expected, atol=1e-6)
+
+
+def test_values_without_one_text_are_refused(script: serve.Served) -> None:
+    row = {"user": "a", "item": 1.0, "tags": "", "price": 1}
+    with pytest.raises(ValueError, match="item: give a text or an integer"):
+        script.predict([row])
+    with pytest.raises(KeyError, match="price"):
+        script.predict([{"user": "a"}])
+
+
+def test_files_are_read_in_batches(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("x\ty\n1\t2\n3\t4\n5\t6\n")
+    rows = list(serve.read_rows(str(tmp_path / "a.tsv"), None))
+    assert [len(batch) for batch in serve.in_batches(rows, 2)] == [2, 1]
+    assert rows[0] == {"x": "1", "y": "2"}
+    (tmp_path / "b.txt").write_text("1\t2\n3\t4\n")
+    assert next(serve.read_rows(str(tmp_path / "b.txt"), ["y", "I1", "C1"])) == {"I1": "1", "C1": "2"}
