@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import asdict
 from pathlib import Path
@@ -12,6 +11,7 @@ import typer
 
 from sparsedp.cli.errors import refuse_bad_input, refuse_special_file
 from sparsedp.cli.settings import help_of
+from sparsedp.core.strict_json import json_text
 
 if TYPE_CHECKING:
     from sparsedp.accounting.statement import PrivacyStatement
@@ -50,7 +50,7 @@ def account(
     statement = _statement(
         noise_multiplier, sampling_rate, examples, expected_batch_size, steps, epochs, delta, rows_per_user
     )
-    typer.echo(json.dumps(statement.to_dict(), indent=2) if as_json else str(statement))
+    typer.echo(json_text(statement.to_dict(), indent=2) if as_json else str(statement))
 
 
 def _statement(
@@ -166,7 +166,7 @@ def _show_ledger(path: Path, delta: float | None, as_json: bool) -> None:
             "reserved_steps": ledger.reserved_steps,
             "notices": list(ledger.notices),
         }
-        typer.echo(json.dumps(spent, indent=2, allow_nan=False))
+        typer.echo(json_text(spent, indent=2))
         return
     typer.echo(f"Ledger {path}: {statement}")
     if ledger.budget:

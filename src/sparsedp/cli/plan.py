@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +9,7 @@ import typer
 
 from sparsedp.cli.errors import refuse_bad_input
 from sparsedp.cli.settings import help_of
+from sparsedp.core.strict_json import json_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -81,7 +81,7 @@ def plan(
         **arguments,
     )
     if as_json:
-        typer.echo(json.dumps(made.to_dict(), indent=2, allow_nan=False))
+        typer.echo(json_text(made.to_dict(), indent=2))
     else:
         _show(made)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sparsedp.cli.errors import refuse_bad_input, refuse_special_file
+from sparsedp.core.strict_json import json_text
 
 if TYPE_CHECKING:
     from sparsedp.data.preparation import Reader
@@ -253,7 +253,7 @@ def _report(schema: Schema, out: Path, as_json: bool) -> None:
             "time": schema.time,
             "vocabulary_statement": schema.vocabulary_statement,
         }
-        typer.echo(json.dumps(summary, indent=2))
+        typer.echo(json_text(summary, indent=2))
         return
     features = _counted(len(schema.categorical) + len(schema.multi_hot), "feature")
     table_rows = sum(schema.vocabulary_sizes) + sum(feature.rows for feature in schema.multi_hot)

@@ -142,7 +142,7 @@ def _results(runs: Sequence[FinishedRun]) -> str:
             [
                 run.name,
                 f"{result['auc']:.4f}",
-                f"{result['log_loss']:.4f}",
+                "not finite" if result["log_loss"] is None else f"{result['log_loss']:.4f}",
                 _number(result["gradient_size"]),
                 "" if result["reduction"] is None else f"{result['reduction']:,.1f}",
                 _number(result.get("examples_per_second")),

@@ -23,7 +23,8 @@ class Result:
 
     auc: float
     """On the held-out rows; of a streaming run on all later periods together."""
-    log_loss: float
+    log_loss: float | None
+    """None, in a file, where it was not finite: the model predicts NaN."""
     accuracy: float | None = None
     """Of a text classifier."""
     held_out_rows: int | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from torch import nn
 
 from sparsedp.data import ClickData, TextData
 from sparsedp.runs.config import RunConfig
+from sparsedp.runs.data_location import fit_to_data, locate_data, record_data
 from sparsedp.runs.folder import RunFolder
 from sparsedp.runs.sources import data_of, fresh_model, split_periods
 from sparsedp.runs.trainer import check_ledger
@@ -26,6 +28,9 @@ class RunSetup:
     @classmethod
     def create(cls, config: RunConfig, path: str | Path) -> RunSetup:
         """A new run in the folder ``path``, which is created only if the config is valid."""
+        config, notes = fit_to_data(config)
+        for note in notes:
+            warnings.warn(note, stacklevel=3)
         data = data_of(config)
         if isinstance(data, ClickData) and config.period is not None:
             split_periods(config, data)
@@ -33,11 +38,12 @@ class RunSetup:
         check_ledger(config)
         folder = RunFolder(path)
         folder.create(config)
+        record_data(folder, config)
         return cls(config, folder, data, model)
 
     @classmethod
-    def reopen(cls, folder: RunFolder) -> RunSetup:
-        """A run that was started before."""
-        config = folder.config()
+    def reopen(cls, folder: RunFolder, run_data: str | None = None) -> RunSetup:
+        """A run that was started before; ``run_data``: where its data is now, if it moved."""
+        config = locate_data(folder, run_data)
         data = data_of(config)
         return cls(config, folder, data, fresh_model(config, data))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import torch
 from torch import nn
@@ -11,6 +9,7 @@ from torch import nn
 from sparsedp.data import ClickData, ClickProcess, GeneratedClicks, TextData
 from sparsedp.models import load_model
 from sparsedp.runs.config import RunConfig
+from sparsedp.runs.data_location import GENERATED
 from sparsedp.runs.text import fresh_classifier, open_texts, split_texts
 from sparsedp.runs.text_config import TextConfig
 
@@ -25,7 +24,7 @@ def data_of(config: RunConfig) -> ClickData | TextData:
 
 def open_data(name: str) -> ClickData:
     """A prepared folder, or ``generated:ROWS`` / ``generated:ROWSxDAYS``."""
-    generated = re.fullmatch(r"generated:(\d+)(?:x(\d+))?", name)
+    generated = GENERATED.fullmatch(name)
     if generated is None:
         return ClickData.open(name)
     rows, days = int(generated[1]), int(generated[2] or 1)

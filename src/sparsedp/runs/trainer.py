@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -96,6 +97,17 @@ def check_ledger(config: RunConfig) -> None:
         open_ledger(config, Path(config.ledger), "run")
 
 
+def _batch_size(config: RunConfig, examples: int) -> int:
+    """The expected batch size: at most all examples, and said where that is fewer than the settings want."""
+    if config.expected_batch_size > examples:
+        warnings.warn(
+            f"expected_batch_size: {config.expected_batch_size:,} is more than the {examples:,} training rows, so "
+            "every step reads all of them",
+            stacklevel=2,
+        )
+    return min(config.expected_batch_size, examples)
+
+
 class PrivateTrainer(Trainer):
     """Training with the privacy engine.
 
@@ -120,7 +132,7 @@ class PrivateTrainer(Trainer):
         self.private = self.engine.make_private_with_epsilon(
             module=model,
             optimizer=optimizers_of(config, model),
-            data_loader=data.loader(min(config.expected_batch_size, len(data))),
+            data_loader=data.loader(_batch_size(config, len(data))),
             target_epsilon=config.epsilon,
             target_delta=self.delta,
             epochs=config.epochs,
@@ -241,7 +253,7 @@ class PlainTrainer(Trainer):
 
     def __init__(self, config: RunConfig, model: nn.Module, data: ClickData | TextData) -> None:
         self.stopped: str | None = None
-        batch = min(config.expected_batch_size, len(data))
+        batch = _batch_size(config, len(data))
         self._piece = _CurrentPiece(batch if config.physical_batch_size is not None else None)
         self._loader = PoissonLoader(
             data.loader(batch),
