@@ -24,7 +24,7 @@ from sparsedp.runs import RunFolder
 COMMANDS = [
     [],
     *[[name] for name in ("demo", "prepare", "train", "resume", "evaluate", "sweep", "plan", "account")],
-    *[[name] for name in ("bench", "reproduce", "report")],
+    *[[name] for name in ("bench", "reproduce", "report", "calibrate")],
     ["prepare", "criteo"],
     ["prepare", "table"],
 ]

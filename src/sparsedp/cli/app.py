@@ -10,6 +10,7 @@ import typer
 from sparsedp import __version__
 from sparsedp.cli.account import account
 from sparsedp.cli.bench import bench
+from sparsedp.cli.calibrate import calibrate
 from sparsedp.cli.demo import demo
 from sparsedp.cli.plan import plan
 from sparsedp.cli.prepare import prepare_app
@@ -44,7 +45,7 @@ def sparsedp(
 app.command()(demo)
 app.add_typer(prepare_app, name="prepare")
 app.add_typer(train_app, name="train")
-for command in (resume, evaluate, sweep, plan, account, bench, reproduce, report):
+for command in (resume, evaluate, sweep, plan, account, calibrate, bench, reproduce, report):
     app.command()(command)
 
 app.command(hidden=True)(train_rank)
