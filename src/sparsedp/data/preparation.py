@@ -10,9 +10,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from sparsedp.data.archives import InputFile
 from sparsedp.data.blocks import Block, source_of
 from sparsedp.data.examples import Examples, encode
-from sparsedp.data.parts import PreparedFolder, finished
+from sparsedp.data.parts import PreparedFolder, finished, refuse_other_things
 from sparsedp.data.rules import IdRule
 from sparsedp.data.schema import Part, Schema, Source, SourcePosition
 
@@ -29,7 +30,7 @@ class Reader(Protocol):
     """A format: which files, which features, how to cut them into blocks and how to read a block."""
 
     @property
-    def files(self) -> tuple[Path, ...]:
+    def files(self) -> tuple[InputFile, ...]:
         """The files, in the order of time."""
 
     @property
@@ -69,6 +70,7 @@ def prepare(
     schema = dataclasses.replace(reader.schema(sources, rules), vocabulary_statement=vocabulary_statement)
     if (done := finished(out, schema)) is not None:
         return done
+    refuse_other_things(out)
     with PreparedFolder.open(out, schema) as folder:
         for part in folder.parts:
             _check(part, schema, strict)

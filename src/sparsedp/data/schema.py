@@ -79,6 +79,8 @@ class Schema:
     parts: tuple[Part, ...] = ()
     vocabulary_statement: str | None = None
     derived: tuple[str, ...] = ()
+    scales: tuple[tuple[str, float, float], ...] = ()
+    """Numeric columns that public bounds bring to -1..1: (name, low, high); the others follow `numeric_rule`."""
 
     @property
     def rows(self) -> int:
@@ -109,7 +111,10 @@ class Schema:
 
     def to_json(self) -> str:
         """Return the text of `schema.json`."""
-        return json.dumps({"format": FORMAT, "rows": self.rows, **dataclasses.asdict(self)}, indent=1) + "\n"
+        fields = dataclasses.asdict(self)
+        if not self.scales:  # as folders were described before there were scales: the digest stays the same
+            del fields["scales"]
+        return json.dumps({"format": FORMAT, "rows": self.rows, **fields}, indent=1) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Schema:
@@ -120,6 +125,7 @@ class Schema:
                 raise KeyError("format")
             fields.pop("rows")
             fields["numeric"], fields["derived"] = tuple(fields["numeric"]), tuple(fields["derived"])
+            fields["scales"] = tuple((name, low, high) for name, low, high in fields.get("scales", ()))
             for name in ("categorical", "multi_hot"):
                 fields[name] = tuple(Feature(**feature) for feature in fields[name])
             fields["sources"] = tuple(Source(**source) for source in fields["sources"])
