@@ -25,7 +25,7 @@ from sparsedp.runs.result import Result, finish_run
 from sparsedp.runs.row_counts import count_columns
 from sparsedp.runs.run_stats import RunStats
 from sparsedp.runs.setup import RunSetup
-from sparsedp.runs.sources import held_out, split_periods
+from sparsedp.runs.sources import features_of, held_out, split_periods
 from sparsedp.runs.trainer import PlainTrainer, PrivateTrainer, Trainer, open_ledger
 from sparsedp.runs.training import OnProgress, take_steps
 from sparsedp.selection import FEST
@@ -170,6 +170,7 @@ def _finish(setup: RunSetup, state: _State, training: list[ClickData], evaluatio
         planned_steps=state.planned_steps,
         stopped=state.stopped,
         lost_steps=state.lost_steps,
+        features=features_of(setup.model, training[0]),
         periods=len(training),
         next_period_auc=state.next_auc,
     )

@@ -23,6 +23,7 @@ from sparsedp.runs.optimizers import optimizers_of
 from sparsedp.runs.row_counts import private_rows
 from sparsedp.runs.run_stats import RunStats
 from sparsedp.selection import FEST, PrivateTopK, Selection
+from sparsedp.selection.adafest import ContributionMap
 from sparsedp.training import EpsilonMeter, LastStep, PoissonLoader, PrivacyEngine
 from sparsedp.training.checkpoint import state_of, write_state
 
@@ -191,6 +192,17 @@ class PrivateTrainer(Trainer):
     @override
     def statement(self) -> PrivacyStatement | None:
         return self.engine.statement(self.delta)
+
+    def step_figures(self) -> dict[str, float]:
+        """The public constants of a step, by the names that a result has for them."""
+        figures = {"noise_multiplier": self.engine.noise_multiplier}
+        if not self.engine.session.is_selection_final:  # not a single step was taken
+            return figures
+        rule = self.engine.session.rule()
+        figures["gradient_noise_multiplier"] = rule.gradient_noise_multiplier
+        if isinstance(rule, ContributionMap):
+            figures |= {"map_noise_multiplier": rule.map_noise_multiplier, "threshold": rule.threshold}
+        return figures
 
     @override
     def lost_steps(self) -> int:
