@@ -93,7 +93,7 @@ def _default_delta(examples: float | None) -> float | None:
     from sparsedp.core.defaults import default_delta
     from sparsedp.core.validation import check_count
 
-    return None if examples is None else default_delta(check_count("examples", examples))
+    return None if examples is None else float(default_delta(check_count("examples", examples)))
 
 
 def _ledger_delta(ledger: Ledger) -> float | None:
@@ -137,7 +137,8 @@ def _planned(
     if remaining:
         released = f"the model after each of the {taken} steps taken and of those to come, on Poisson batches"
     step: DpEvent = PoissonSampledDpEvent(rate, GaussianDpEvent(sigma))
-    unit, notes = "example", ()
+    unit = "example"
+    notes: tuple[str, ...] = ()
     if check_count("rows_per_user", rows_per_user) > 1:
         step = user_step_event(sigma, rate, rows_per_user)
         stated = user_statement(0.0, 0.0, rows_per_user, released)

@@ -18,6 +18,7 @@ from sparsedp.cli.report import report
 from sparsedp.cli.reproduce import reproduce
 from sparsedp.cli.sweep import sweep
 from sparsedp.cli.train import evaluate, resume, train_app, train_rank
+from sparsedp.cli.tune import tune
 
 app = typer.Typer(
     name="sparsedp",
@@ -45,7 +46,7 @@ def sparsedp(
 app.command()(demo)
 app.add_typer(prepare_app, name="prepare")
 app.add_typer(train_app, name="train")
-for command in (resume, evaluate, sweep, plan, account, calibrate, bench, reproduce, report):
+for command in (resume, evaluate, sweep, tune, plan, account, calibrate, bench, reproduce, report):
     app.command()(command)
 
 app.command(hidden=True)(train_rank)
