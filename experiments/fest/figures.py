@@ -11,7 +11,6 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 import polars as pl
 
-from sparsedp.report.run_report import epsilon_axis, level
 from sparsedp.runs.algorithms import ALGORITHMS
 from sparsedp.runs.sweep import MEASURED
 
@@ -135,6 +134,18 @@ def auc_by_epsilon(runs: pl.DataFrame) -> go.Figure:
     _without_privacy(figure, settings)
     epsilon_axis(figure, best["epsilon"].unique().sort().to_list())
     return figure.update_yaxes(title="AUC on held-out rows")
+
+
+def level(figure: go.Figure, auc: float) -> None:
+    """The AUC without privacy as a dotted line, visible on light and dark."""
+    label = ALGORITHMS["non-private"].label
+    figure.add_hline(y=auc, line_dash="dot", line_color="#8a94a3", annotation_text=label)
+
+
+def epsilon_axis(figure: go.Figure, budgets: Sequence[float]) -> None:
+    """A logarithmic axis that names the budgets themselves."""
+    figure.update_xaxes(type="log", title="epsilon (add-or-remove-one example)")
+    figure.update_xaxes(tickvals=list(budgets), ticktext=[f"{budget:g}" for budget in budgets])
 
 
 def sparsity_per_feature(features: pl.DataFrame) -> go.Figure:

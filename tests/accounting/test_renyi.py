@@ -4,12 +4,16 @@ import pytest
 from dp_accounting.rdp import RdpAccountant
 
 from sparsedp.accounting import (
+    BoundedRangeGaussianDpEvent,
     GaussianDpEvent,
     PoissonSampledDpEvent,
     RepeatAndSelectDpEvent,
+    SelfComposedDpEvent,
+    WorstOfDpEvent,
     ZCDpEvent,
     epsilon_of,
 )
+from sparsedp.accounting.event_json import event_from_json, event_to_json
 from sparsedp.accounting.filters import zcdp_epsilon
 from sparsedp.accounting.renyi import has_renyi, renyi_epsilon, renyi_pair
 
@@ -84,3 +88,48 @@ def test_the_quick_bound_survives_cancellation():
     # Divergences this small come out negative in floating point, which must not pass for no privacy loss at all.
     events = [(PoissonSampledDpEvent(1e-9, GaussianDpEvent(1e4)), 10**7)]
     assert renyi_epsilon(events, 1e-8) > 0
+
+
+STEPS = SelfComposedDpEvent(PoissonSampledDpEvent(0.02, GaussianDpEvent(1.2)), 300)
+
+
+def test_the_worst_of_events_costs_what_the_costliest_does():
+    """Where one event is the costliest at every order, and where none is."""
+    loud, quiet = GaussianDpEvent(3.0), GaussianDpEvent(9.0)
+    worst = renyi_epsilon([(WorstOfDpEvent([quiet, loud, quiet]), 1)], 1e-6)
+    assert worst == renyi_epsilon([(loud, 1)], 1e-6)
+    both = renyi_epsilon([(WorstOfDpEvent([STEPS, GaussianDpEvent(2.0)]), 1)], 1e-6)
+    assert both >= max(renyi_epsilon([(each, 1)], 1e-6) for each in (STEPS, GaussianDpEvent(2.0)))
+    assert both < renyi_epsilon([(STEPS, 1), (GaussianDpEvent(2.0), 1)], 1e-6)
+
+
+def test_the_worst_of_events_composes_and_repeats():
+    worst = WorstOfDpEvent([GaussianDpEvent(9.0), GaussianDpEvent(3.0)])
+    alone = [(GaussianDpEvent(3.0), 4), (GaussianDpEvent(7.0), 1)]
+    assert renyi_epsilon([(worst, 4), (GaussianDpEvent(7.0), 1)], 1e-6) == pytest.approx(
+        renyi_epsilon(alone, 1e-6)
+    )
+    repeated = RepeatAndSelectDpEvent(WorstOfDpEvent([STEPS, STEPS]), 10.0, 1.0)
+    assert renyi_epsilon([(repeated, 1)], 1e-6) == renyi_epsilon(
+        [(RepeatAndSelectDpEvent(STEPS, 10.0, 1.0), 1)], 1e-6
+    )
+
+
+def test_the_worst_of_events_is_recorded_whole():
+    event = RepeatAndSelectDpEvent(WorstOfDpEvent([STEPS, GaussianDpEvent(2.0)]), 10.0, 0.0)
+    assert event_from_json(event_to_json(event)) == event
+    with pytest.raises(ValueError, match=r"^events must not be empty"):
+        WorstOfDpEvent([])
+
+
+def test_the_worst_of_an_unknown_event_is_refused():
+    event = WorstOfDpEvent([GaussianDpEvent(2.0), BoundedRangeGaussianDpEvent(3, 0.1, 2.0)])
+    assert not has_renyi(event)
+    with pytest.raises(ValueError, match="no loss distribution"):
+        epsilon_of([(event, 1)], 1e-6)
+
+
+def test_a_repeated_run_has_a_curve_and_fills_no_log_with_orders_that_cannot_be_computed(caplog):
+    event = RepeatAndSelectDpEvent(WorstOfDpEvent([STEPS, GaussianDpEvent(9.0)]), 3.0, 1.0)
+    assert epsilon_of([(event, 1)], 1e-6) == pytest.approx(renyi_epsilon([(event, 1)], 1e-6), rel=0.02)
+    assert caplog.text == ""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +24,7 @@ from sparsedp.runs import RunFolder
 COMMANDS = [
     [],
     *[[name] for name in ("demo", "prepare", "train", "resume", "evaluate", "sweep", "plan", "account")],
-    *[[name] for name in ("bench", "reproduce", "report")],
+    *[[name] for name in ("bench", "reproduce", "report", "calibrate")],
     ["prepare", "criteo"],
     ["prepare", "table"],
 ]
@@ -42,6 +44,50 @@ def test_the_shell_completes_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMP_CWORD", "1")
     result = CliRunner().invoke(app, [], prog_name="sparsedp")
     assert result.stdout.split() == ["resume", "reproduce", "report"]
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("sparsedp train --alg", ["--algorithm"]),
+        ("sparsedp train --algorithm ada", ["adafest", "adafest+"]),
+        ("sparsedp train --holdout-by t", ["time"]),
+    ],
+)
+def test_the_shell_completes_options_and_their_values(
+    words: str, completed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_SPARSEDP_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
+    result = CliRunner().invoke(app, [], prog_name="sparsedp")
+    assert result.stdout.split() == completed
+
+
+HEAVY = ("torch", "numpy", "scipy", "dp_accounting", "polars", "plotly")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--version"], 0),
+        (["train", "--bogus"], 2),
+        (["train", "--data", "x", "--algorithm", "adafest", "--epsilon", "-1", "--out", "y"], 2),
+        (["train", "--data", "no/such", "--algorithm", "adafest", "--epsilon", "1", "--out", "y"], 2),
+        (["account", "--bogus"], 2),
+    ],
+    ids=str,
+)
+def test_a_wrong_option_is_refused_before_anything_heavy_is_imported(arguments: list[str], code: int) -> None:
+    source = (
+        "import sys; sys.argv = ['sparsedp', *sys.argv[1:]]\n"
+        "from sparsedp.__main__ import main\n"
+        "try:\n    main()\nfinally:\n"
+        f"    print([name for name in {HEAVY} if name in sys.modules])"
+    )
+    ended = subprocess.run([sys.executable, "-c", source, *arguments], capture_output=True, text=True)
+    assert ended.returncode == code, ended.stderr
+    assert ended.stdout.splitlines()[-1] == "[]"
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
 import json
+import math
 import signal
 import subprocess
 import sys
 import time
+import zipfile
 
 import polars as pl
 import pytest
@@ -215,7 +217,19 @@ def test_a_table_with_a_vocabulary_file(tmp_path):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--label", "stars>=4", "--categorical", "user"), "no ids for user: give a number of buckets"),
+        (
+            ("--label", "stars>=4", "--categorical", "user", "--scale", "user=0:1"),
+            "scale: user is not a numeric column",
+        ),
+        (
+            ("--label", "stars>=4", "--categorical", "user", "--scale", "at"),
+            "scale must be NAME=LOW:HIGH or NAME=log, got 'at'",
+        ),
+        (
+            ("--label", "stars>=4", "--categorical", "user", "--numeric", "at", "--scale", "at=5:5"),
+            "scale must be two finite numbers LOW:HIGH",
+        ),
+        (("--label", "stars>=4", "--categorical", "user", "--member", "*"), "member: is for zip archives"),
         (
             ("--label", "click", "--categorical", "user", "--hash", "user=9"),
             "label: no column 'click' in r.csv",
@@ -263,6 +277,80 @@ def test_a_table_with_a_vocabulary_file(tmp_path):
 def test_tables_that_cannot_be_prepared_are_refused(tmp_path, options, said):
     (tmp_path / "r.csv").write_text(RATINGS)
     refused(invoke("table", tmp_path / "r.csv", "--out", tmp_path / "out", *options), said)
+
+
+RATED = ("--label", "stars>=4", "--categorical", "user,film", "--multi-hot", "genres")
+
+
+def test_hashes_for_all_columns_and_a_default(tmp_path):
+    (tmp_path / "r.csv").write_text(RATINGS)
+    result = invoke("table", tmp_path / "r.csv", "--out", tmp_path / "default", *RATED)
+    assert result.exit_code == 0, result.output
+    assert "user, film, genres: hashed into 20,000 rows each; --hash decides" in result.stdout
+    assert Schema.read(tmp_path / "default").vocabulary_sizes == (20_000, 20_000)
+    asked = ("--hash", "all=50", "--hash", "film=70")
+    result = invoke("table", tmp_path / "r.csv", "--out", tmp_path / "all", *RATED, *asked)
+    assert result.exit_code == 0, result.output
+    assert "genres: hashed into 50 rows each" not in result.stdout
+    schema = Schema.read(tmp_path / "all")
+    assert schema.vocabulary_sizes == (50, 70)
+    assert [feature.rows for feature in schema.multi_hot] == [50]
+
+
+def test_a_column_named_all_is_a_column(tmp_path):
+    (tmp_path / "r.csv").write_text("click,all\n1,a\n0,b\n")
+    result = invoke(
+        "table", tmp_path / "r.csv", "--out", tmp_path / "out", "--label", "click", "--categorical", "all",
+        "--hash", "all=9",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert Schema.read(tmp_path / "out").vocabulary_sizes == (9,)
+
+
+def test_a_scale_by_public_bounds(tmp_path):
+    (tmp_path / "r.csv").write_text("click,user,age,paid\n1,a,20,100\n0,b,120,\n1,c,,7\n")
+    options = ("--label", "click", "--categorical", "user", "--numeric", "age,paid", "--scale", "age=0:100")
+    result = invoke("table", tmp_path / "r.csv", "--out", tmp_path / "out", *options)
+    assert result.exit_code == 0, result.output
+    numbers = ClickData.open(tmp_path / "out").take([0, 1, 2]).numeric
+    assert numbers[:, 0].tolist() == pytest.approx([-0.6, 1.0, 0.0])
+    assert numbers[:, 1].tolist() == pytest.approx([math.log(101), 0.0, math.log(8)])
+    schema = Schema.read(tmp_path / "out")
+    assert schema.scales == (("age", 0.0, 100.0),)
+    assert "age: 0:100 to -1:1" in schema.numeric_rule
+
+
+def test_a_zip_of_tables(tmp_path):
+    (tmp_path / "r.csv").write_text(RATINGS)
+    with zipfile.ZipFile(tmp_path / "r.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("README.txt", "ratings")
+        archive.writestr("part/1.csv", RATINGS)
+        archive.writestr("part/2.csv", RATINGS)
+    for source, out in (("r.csv", "plain"), ("r.zip", "zip")):
+        result = invoke("table", tmp_path / source, "--out", tmp_path / out, *RATED, "--hash", "all=50")
+        assert result.exit_code == 0, result.output
+    assert Schema.read(tmp_path / "zip").rows == 2 * Schema.read(tmp_path / "plain").rows
+    member = ("--member", "*/2.csv")
+    result = invoke(
+        "table", tmp_path / "r.zip", "--out", tmp_path / "one", *RATED, "--hash", "all=50", *member
+    )
+    assert result.exit_code == 0, result.output
+    one, plain = (ClickData.open(tmp_path / name).take([0, 1, 2]) for name in ("one", "plain"))
+    assert one.ids.tolist() == plain.ids.tolist()
+
+
+def test_a_folder_of_other_things_is_refused_before_anything_is_paid_or_written(raw, tmp_path):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "thesis.tex").write_text("years of work")
+    ledger = tmp_path / "data.ledger"
+    options = ("--vocabulary-epsilon", "4", "--vocabulary-delta", "1e-6", "--ledger", ledger)
+    refused(
+        invoke("criteo", raw, "--out", tmp_path / "home", *options),
+        f"out: {tmp_path / 'home'} holds other things (thesis.tex): give a new or an empty folder",
+    )
+    assert not ledger.exists()
+    assert [path.name for path in (tmp_path / "home").iterdir()] == ["thesis.tex"]
+    refused(invoke("criteo", raw, "--out", raw), f"out: {raw} is not a folder")
 
 
 def test_help_and_missing_files(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -105,3 +106,14 @@ def test_data_of_another_schema(run: Path, tmp_path: Path) -> None:
     made = invoke("prepare", "table", tmp_path / "t.csv", "--out", tmp_path / "data", *columns)
     assert made.exit_code == 0, made.output
     assert_refused(invoke("evaluate", run, "--data", tmp_path / "data"), "data folder of another schema")
+
+
+def test_a_result_that_is_not_finite_is_shown(run: Path, tmp_path: Path) -> None:
+    result = RunFolder(run).read_json("result")
+    assert result is not None
+    shutil.copytree(run, tmp_path / "run")
+    RunFolder(tmp_path / "run").write_json("result", {**result, "log_loss": float("inf")})
+    assert "log-loss not finite" in invoke("resume", tmp_path / "run").stdout
+    assert json.loads(invoke("resume", tmp_path / "run", "--json").stdout)["log_loss"] is None
+    report = invoke("report", tmp_path / "run", "--out", tmp_path / "report.html")
+    assert report.exit_code == 0, report.output

@@ -75,7 +75,7 @@ def test_a_lazy_name_is_imported_from_its_module() -> None:
 
 
 def test_a_lazy_name_without_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "plotly", None)
-    monkeypatch.delitem(sys.modules, "sparsedp.report.page", raising=False)
-    with pytest.raises(MissingExtra, match=r"sparsedp\[report\]"):
-        lazy_names("sparsedp.report", {"write_page": "page"})("write_page")
+    monkeypatch.setitem(sys.modules, "polars", None)
+    monkeypatch.delitem(sys.modules, "sparsedp.data.scales", raising=False)
+    with pytest.raises(MissingExtra, match=r"sparsedp\[data\]"):
+        lazy_names("sparsedp.data", {"Scale": "scales"})("Scale")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.browser import marks, opened
+from support.browser import dots, opened
 from support.runs import config
 
 from sparsedp.report import FinishedRun, write_report
@@ -45,6 +45,10 @@ def finished(path: Path, algorithm: str = "adafest", *, auc: float = 0.6, **chan
         "examples_per_second": 1234.0,
         "seconds": 3.0,
         "noise_multiplier": 1.1 if private else None,
+        "map_noise_multiplier": 5.5 if private else None,
+        "gradient_noise_multiplier": 1.12 if private else None,
+        "threshold": 66.25 if private else None,
+        "features": {"embeddings.0": "city", "embeddings.1": "user"} if private else {},
         "statement": STATEMENT if private else None,
     }
     folder.write_json("result", result)
@@ -58,11 +62,11 @@ def test_a_comparison_in_the_browser(tmp_path: Path, browser: Any) -> None:
         finished(tmp_path / "three", epsilon=3.0, auc=0.64),
         finished(tmp_path / "dense", "dp-sgd", epsilon=3.0, auc=0.63),
     ]
-    page, errors, requests = opened(
-        browser, write_report(runs, tmp_path / "report.html"), viewport={"width": 390, "height": 844}
-    )
-    assert len(marks(page)) == 4
-    assert all(count > 0 for count in marks(page))
+    report = write_report(runs, tmp_path / "report.html")
+    assert report.stat().st_size < 200_000
+    page, errors, requests = opened(browser, report, viewport={"width": 390, "height": 844})
+    assert [count > 0 for count in dots(page)] == [True] * 4
+    assert page.locator("script").count() == 0
     assert errors == []
     assert [url for url in requests if not url.startswith(("file:", "data:", "blob:"))] == []
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
@@ -81,7 +85,7 @@ def test_a_comparison_in_the_browser(tmp_path: Path, browser: Any) -> None:
 
 def test_a_single_run_names_everything_a_reviewer_needs(tmp_path: Path) -> None:
     path = write_report([finished(tmp_path / "run")], tmp_path / "out" / "report.html")
-    text = path.read_text().rsplit("</script></head>", 1)[1]
+    text = path.read_text().rsplit("</head>", 1)[1]
     for words in (
         "sparsedp: DP-AdaFEST, epsilon 2",
         "add-or-remove-one",
@@ -91,6 +95,11 @@ def test_a_single_run_names_everything_a_reviewer_needs(tmp_path: Path) -> None:
         "0.6000",
         "1e-05",
         "held-out",
+        "<th scope=row>threshold</th><td>66.25</td>",
+        "<th scope=row>map_noise_multiplier</th><td>5.5</td>",
+        "<th scope=row>gradient_noise_multiplier</th><td>1.12</td>",
+        "<th scope=row>unit</th><td>example</td>",
+        "<th scope=row>adjacency</th><td>add-or-remove-one</td>",
     ):
         assert words in text
     assert "AUC against epsilon" not in text  # one budget only
@@ -115,9 +124,9 @@ def test_settings_are_shared_or_a_line_for_each_run(tmp_path: Path) -> None:
     ]
     page = write_report(runs, tmp_path / "report.html").read_text().rsplit("<body>", 1)[1]
     shared, differing = page.split("<table>")[1:3]
-    assert "<th scope=row>expected batch size</th><td>500</td>" in shared
-    assert "noise ratio" not in shared
-    assert "<th scope=col>noise ratio</th>" in differing
+    assert "<th scope=row>expected_batch_size</th><td>500</td>" in shared
+    assert "noise_ratio" not in shared
+    assert "<th scope=col>noise_ratio</th>" in differing
     assert all(f"<td>{value}</td>" in differing for value in ("2", "5", "7,777"))
 
 
@@ -140,10 +149,57 @@ def test_auc_against_epsilon_has_one_line_an_algorithm(tmp_path: Path) -> None:
         FinishedRun.read(finished(tmp_path / "dense", "dp-sgd", epsilon=3.0, auc=0.63)),
         FinishedRun.read(finished(tmp_path / "plain", "non-private", auc=0.7)),
     ]
-    figure = auc_against_epsilon(runs)
-    lines = {trace.name: (list(trace.x), list(trace.y)) for trace in figure.data}
+    chart = auc_against_epsilon(runs)
+    lines = {series.name: (list(series.x), list(series.y)) for series in chart.series}
     assert lines == {"DP-AdaFEST": ([1.0, 3.0], [0.6, 0.64]), "DP-SGD": ([3.0], [0.63])}
-    assert figure.layout.shapes[0].y0 == 0.7
+    assert chart.level == (0.7, "without privacy")
+    assert chart.x_ticks == [1.0, 3.0]
+
+
+def test_columns_are_named_and_the_one_with_the_most_rows_is_first(tmp_path: Path) -> None:
+    text = write_report([finished(tmp_path / "run")], tmp_path / "report.html").read_text()
+    chart = text.split("Rows with noise per column and step", 1)[1]
+    assert "The column with the most rows first." in chart
+    assert "embeddings.0" not in chart
+    assert chart.index(">user</text>") < chart.index(">city</text>")
+
+
+def test_a_phone_shows_epsilon_and_delta_of_every_run_at_a_glance(tmp_path: Path, browser: Any) -> None:
+    """At 400 pixels: inside the page, not in a part of a table that has to be scrolled to."""
+    runs = [finished(tmp_path / "one", epsilon=1.0), finished(tmp_path / "three", epsilon=3.0)]
+    report = write_report(runs, tmp_path / "report.html")
+    page, errors, _ = opened(browser, report, viewport={"width": 400, "height": 850})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    for card in page.locator(".card").all():
+        for name, value in (("epsilon", "1.98"), ("delta", "1e-05")):
+            shown = card.locator(".figures div", has_text=name)
+            assert value in shown.inner_text() or "together" in card.inner_text()
+            box = shown.bounding_box()
+            assert box["x"] >= 0
+            assert box["x"] + box["width"] <= 400
+    top = page.locator(".card").first.locator(".figures").bounding_box()
+    assert top["y"] + top["height"] < 850  # the first screen
+    assert errors == []
+    page.context.close()
+
+
+def test_runs_on_the_same_data_have_a_joint_epsilon(tmp_path: Path) -> None:
+    runs = [finished(tmp_path / "one"), finished(tmp_path / "two")]
+    text = write_report(runs, tmp_path / "report.html").read_text()
+    assert "All 2 runs on the same data together" in text
+    assert "(3.96, 2e-05)-DP, add-or-remove-one adjacency, unit: example" in text  # no ledgers: added up
+    plain = finished(tmp_path / "plain", "non-private")
+    text = write_report([*runs, plain], tmp_path / "report.html").read_text()
+    assert "NOT PRIVATE together" in text
+    assert "on the same data together" not in write_report([runs[0]], tmp_path / "one.html").read_text()
+
+
+def test_a_vocabulary_that_cost_something_is_said(tmp_path: Path) -> None:
+    run = finished(tmp_path / "run")
+    RunFolder(run).write_json(
+        "data", {"relative": "x", "digest": "y", "vocabulary_statement": "(4, 1e-06)-DP"}
+    )
+    assert "it adds (4, 1e-06)-DP" in write_report([run], tmp_path / "report.html").read_text()
 
 
 def test_a_streaming_run_has_a_report_too(tmp_path: Path) -> None:

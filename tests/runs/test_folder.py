@@ -76,3 +76,13 @@ def test_json_files(tmp_path: Path) -> None:
     assert folder.read_json("result") is None
     folder.write_json("result", {"auc": 0.5})
     assert folder.read_json("result") == {"auc": 0.5}
+
+
+def test_files_are_valid_json_also_of_a_diverged_run(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.write_json("result", {"auc": 0.5, "log_loss": float("inf")})
+    folder.log({"step": 1, "log_loss": float("nan")})
+    assert "Infinity" not in (tmp_path / "result.json").read_text()
+    assert "NaN" not in (tmp_path / "metrics.jsonl").read_text()
+    assert folder.read_json("result") == {"auc": 0.5, "log_loss": None}
+    assert folder.metrics() == [{"step": 1, "log_loss": None}]

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from support.runs import config
 
-from sparsedp.accounting import Ledger
+from sparsedp.accounting import Ledger, PrivacyStatement
 from sparsedp.accounting.events import GaussianDpEvent, PoissonSampledDpEvent
 from sparsedp.runs import RunConfig, RunFolder, resume, stream, streaming
 from sparsedp.runs.evaluation import evaluate_run
@@ -58,6 +58,16 @@ def test_the_costliest_period_counts(tmp_path: Path) -> None:
     assert 1.5 < result.statement["epsilon"] <= 2.0
     assert result.statement["delta"] == pytest.approx(1 / 3000)
     assert "disjoint" in result.statement["notes"][0]
+    assert "delta is that of the smallest period: by default a period's is 1 / (10 x" in str(
+        PrivacyStatement(**result.statement)
+    )
+
+
+def test_a_given_delta_is_said_to_be_each_periods(tmp_path: Path) -> None:
+    result = stream(asked(delta=1e-4), tmp_path / "run")
+    assert result.statement is not None
+    assert result.statement["delta"] == 1e-4
+    assert result.statement["notes"][1] == "each period has this delta"
     for number in range(3):
         ((event, count),) = Ledger.read(tmp_path / "run" / f"period-{number:03d}" / "run.ledger").events()
         assert isinstance(event, PoissonSampledDpEvent)

@@ -114,3 +114,13 @@ def test_without_privacy_nothing_is_lost() -> None:
     data: ClickData = open_data(asked.data)
     trainer = PlainTrainer(asked, fresh_model(asked, data), data)
     assert (trainer.lost_steps(), trainer.choose_once(), trainer.stopped) == (0, False, None)
+
+
+@pytest.mark.parametrize("algorithm", ["adafest", "non-private"])
+def test_a_batch_larger_than_the_data_is_said(algorithm: str, tmp_path: Path) -> None:
+    asked = config(algorithm, data="generated:400", expected_batch_size=500)
+    data = open_data(asked.data)
+    model = fresh_model(asked, data)
+    ledger = open_ledger(asked, tmp_path / "run.ledger", "run") if asked.is_private else None
+    with pytest.warns(UserWarning, match=r"^expected_batch_size: 500 is more than the 400 that a batch is drawn from"):
+        PrivateTrainer(asked, model, data, ledger) if ledger else PlainTrainer(asked, model, data)

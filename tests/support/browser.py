@@ -37,7 +37,9 @@ def opened(browser: Any, path: Path, **options: Any) -> tuple[Any, list[str], li
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.on("request", lambda request: requests.append(request.url))
     page.goto(path.as_uri(), timeout=PATIENCE)
-    page.wait_for_selector(".chart svg.main-svg", timeout=PATIENCE)
+    page.wait_for_selector(
+        ".plot svg.main-svg" if page.locator(".plot").count() else ".chart", timeout=PATIENCE
+    )
     return page, errors, requests
 
 
@@ -46,5 +48,12 @@ def marks(page: Any) -> list[int]:
     count = (
         "each => each.map(chart => chart.querySelectorAll('.trace path.js-line, .trace .point path').length)"
     )
+    found: list[int] = page.eval_on_selector_all(".chart", count)
+    return found
+
+
+def dots(page: Any) -> list[int]:
+    """How many dots each drawn chart shows at the page's width."""
+    count = "each => each.map(chart => [...chart.querySelectorAll('.dot')].filter(dot => dot.getClientRects().length).length)"
     found: list[int] = page.eval_on_selector_all(".chart", count)
     return found

@@ -33,6 +33,7 @@ from sparsedp.accounting.events import (
     SelfComposedDpEvent,
     SparseVectorDpEvent,
     TruncatedSubsampledGaussianDpEvent,
+    WorstOfDpEvent,
     ZCDpEvent,
 )
 from sparsedp.accounting.filters import AdaptiveFilter, Filter, GDPFilter, RenyiFilter, ZCDPFilter
@@ -68,6 +69,7 @@ __all__ = [
     "SelfComposedDpEvent",
     "SparseVectorDpEvent",
     "TruncatedSubsampledGaussianDpEvent",
+    "WorstOfDpEvent",
     "ZCDPFilter",
     "ZCDpEvent",
     "analytic_gaussian_delta",

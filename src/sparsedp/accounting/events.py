@@ -54,6 +54,7 @@ __all__ = [
     "SelfComposedDpEvent",
     "SparseVectorDpEvent",
     "TruncatedSubsampledGaussianDpEvent",
+    "WorstOfDpEvent",
     "ZCDpEvent",
 ]
 
@@ -128,3 +129,20 @@ class SparseVectorDpEvent(DpEvent):  # type: ignore[misc]
     def round_epsilon(self) -> float:
         """The pure epsilon of one round, without its published answer."""
         return 1 / self.threshold_scale + 2 / self.query_scale
+
+
+@attr.s(frozen=True, slots=True, auto_attribs=True)
+class WorstOfDpEvent(DpEvent):  # type: ignore[misc]
+    """A mechanism that, for any two neighbours, is one of these events; which one is not known.
+
+    Two cases: parts of the data that no example is in both of, each with its event; and a choice among mechanisms
+    by randomness that does not look at the data. Accounted by Renyi divergences, the largest at each order. Proof:
+    in the first case one of the parts is equal on both neighbours. In the second, with the choice published,
+    exp((a - 1) D_a) is the mean over the choices of each one's, which is at most the largest.
+    """
+
+    events: tuple[DpEvent, ...] = attr.ib(converter=tuple)
+
+    def __attrs_post_init__(self) -> None:
+        if not self.events:
+            raise ValueError("events must not be empty")

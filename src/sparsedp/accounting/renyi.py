@@ -1,13 +1,17 @@
-"""Events known only through their Renyi divergences (zCDP, repeat-and-select), as a dominating pair."""
+"""Events known only through their Renyi divergences (zCDP, repeat-and-select, worst-of), as a dominating pair."""
 
 from __future__ import annotations
 
+import logging
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 from dp_accounting.rdp import RdpAccountant
 
-from sparsedp.accounting.events import DpEvent, Events, RepeatAndSelectDpEvent, ZCDpEvent
+from sparsedp.accounting.events import DpEvent, Events, RepeatAndSelectDpEvent, WorstOfDpEvent, ZCDpEvent
 from sparsedp.accounting.pld.pairs import LARGEST_LOSS, Atoms, NoPrivacy
 from sparsedp.core.arrays import F64
 from sparsedp.core.validation import MOST_RELEASES, check_finite, check_number
@@ -21,7 +25,7 @@ _ROUNDING = 1e-13  # of a divergence of one event, in floating point
 
 def has_renyi(event: DpEvent) -> bool:
     """Whether `event` can be accounted by its Renyi divergences, add-or-remove-one."""
-    return bool(RdpAccountant(orders=_ORDERS[:1]).supports(event))
+    return bool(_Accountant(orders=_ORDERS[:1]).supports(event))
 
 
 def check_renyi(event: DpEvent) -> None:
@@ -42,6 +46,43 @@ def check_renyi(event: DpEvent) -> None:
                 f"shape must be infinite, or lie between 0 and {_LARGEST_SHAPE:g}, got {shape:g}"
             )
         check_renyi(event.event)
+    elif isinstance(event, WorstOfDpEvent):
+        for each in event.events:
+            check_renyi(each)
+
+
+class _Accountant(RdpAccountant):  # type: ignore[misc]
+    """That of dp-accounting, which knows no `WorstOfDpEvent`."""
+
+    def _maybe_compose(self, event: DpEvent, count: int, do_compose: bool) -> Any:
+        if not isinstance(event, WorstOfDpEvent):
+            return super()._maybe_compose(event, count, do_compose)
+        before = self._rdp
+        largest = np.zeros_like(before)
+        try:
+            for each in event.events:
+                self._rdp = np.zeros_like(before)
+                refused = self._maybe_compose(each, 1, do_compose)
+                if refused is not None:
+                    return refused
+                largest = np.maximum(largest, self._rdp)
+        finally:
+            self._rdp = before
+        if do_compose:
+            self._rdp = before + count * largest
+        return None
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Orders at which a divergence is not computed are left out, which is valid; each would be a line of a log."""
+    log = logging.getLogger("absl")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def renyi_epsilon(events: Events, delta: float) -> float:
@@ -56,9 +97,9 @@ def renyi_epsilon(events: Events, delta: float) -> float:
 
 
 def _divergences(events: Events, orders: F64) -> F64:
-    accountant = RdpAccountant(orders=orders)
+    accountant = _Accountant(orders=orders)
     try:
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), _without_warnings():
             for event, count in events:
                 accountant.compose(event, count)
     except (OverflowError, ZeroDivisionError) as error:

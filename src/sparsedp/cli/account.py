@@ -1,10 +1,10 @@
-"""`sparsedp account`: what a run costs, or what a ledger says was spent."""
+"""`sparsedp account`: what a run costs, or what a ledger says was spent, and how much is left."""
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,10 +12,12 @@ import typer
 
 from sparsedp.cli.errors import refuse_bad_input, refuse_special_file
 from sparsedp.cli.settings import help_of
+from sparsedp.cli.spending import Spending, curve_lines, statement_json
+from sparsedp.core.strict_json import json_text
 
 if TYPE_CHECKING:
+    from sparsedp.accounting.events import DpEvent
     from sparsedp.accounting.ledger import Ledger
-    from sparsedp.accounting.statement import PrivacyStatement
 
 
 @refuse_bad_input
@@ -33,7 +35,10 @@ def account(
     steps: Annotated[float | None, typer.Option(help="Or give --epochs.")] = None,
     epochs: Annotated[float | None, typer.Option(help=help_of("epochs", default=False))] = None,
     delta: Annotated[
-        float | None, typer.Option(help="Default: the ledger's, or 1 / (10 examples) if these are given.")
+        float | None,
+        typer.Option(
+            help="Default: that of the ledger's budget or of the statement beside it, or 1 / (10 examples)."
+        ),
     ] = None,
     rows_per_user: Annotated[
         int, typer.Option(help="Protect whole users, each with at most so many rows.")
@@ -45,77 +50,158 @@ def account(
             help="With --ledger and --rows-per-user: the runs' prepared data. Default: that of the run beside it."
         ),
     ] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Answer with the delta at this epsilon.")] = None,
+    curve: Annotated[bool, typer.Option("--curve", help="Epsilon at many deltas.")] = False,
+    steps_within: Annotated[
+        float | None, typer.Option(help="How many more steps fit within this epsilon.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Epsilon of a run from its parameters, or of everything recorded in a ledger."""
+    if sum((epsilon is not None, curve, steps_within is not None)) > 1:
+        raise ValueError("epsilon, curve and steps_within exclude each other: ask one thing at a time")
+    if epsilon is not None and delta is not None:
+        raise ValueError("epsilon and delta exclude each other: the answer to one is the other")
+    run = (noise_multiplier, sampling_rate, examples, expected_batch_size, steps, epochs)
+    book: Ledger | None = None
     if ledger is not None:
-        run = (noise_multiplier, sampling_rate, examples, expected_batch_size, steps, epochs)
         if any(value is not None for value in run):
             raise ValueError("ledger excludes the parameters of a run: it holds them itself")
-        _show_ledger(ledger, delta, rows_per_user, data, as_json)
-        return
-    if data is not None:
-        raise ValueError("data belongs to --ledger with --rows-per-user")
-    statement = _statement(
-        noise_multiplier, sampling_rate, examples, expected_batch_size, steps, epochs, delta, rows_per_user
-    )
-    typer.echo(json.dumps(statement.to_dict(), indent=2) if as_json else str(statement))
+        book = _read_ledger(ledger)
+        spending, step = _recorded(book)
+        if rows_per_user != 1 or data is not None:
+            spending, step = _for_users(book, spending, step, rows_per_user, data)
+        delta = _ledger_delta(book) if delta is None else delta
+    else:
+        if data is not None:
+            raise ValueError("data belongs to --ledger with --rows-per-user")
+        spending, step = _planned(*run, rows_per_user, remaining=steps_within is not None)
+        delta = _default_delta(examples) if delta is None else delta
+    if epsilon is not None or curve or steps_within is not None:
+        _answer(spending, step, delta, epsilon, steps_within, as_json)
+    elif book is not None:
+        _show_ledger(book, spending, _needed(delta, ledger), as_json)
+    else:
+        assert noise_multiplier is not None
+        _show_run(spending, noise_multiplier, _needed(delta, ledger), as_json)
 
 
-def _statement(
+def _needed(delta: float | None, ledger: Path | None) -> float:
+    """The delta, checked; where there is none, how to give it."""
+    from sparsedp.core.validation import check_delta
+
+    if delta is None:
+        raise ValueError(
+            "delta is missing: give --delta, or --examples for 1 / (10 examples)"
+            if ledger is None
+            else "delta is missing: the ledger has no budget and no statement beside it; give --delta"
+        )
+    return check_delta(delta)
+
+
+def _default_delta(examples: float | None) -> float | None:
+    from sparsedp.core.defaults import default_delta
+    from sparsedp.core.validation import check_count
+
+    return None if examples is None else float(default_delta(check_count("examples", examples)))
+
+
+def _ledger_delta(ledger: Ledger) -> float | None:
+    """The delta of the ledger's budget, or of the statement of the run whose folder it is in."""
+    if ledger.budget is not None:
+        return ledger.budget[1]
+    statement = ledger.path.with_name("statement.json")
+    if not statement.is_file():
+        return None
+    try:
+        return float(json.loads(statement.read_text())["delta"])
+    except (KeyError, TypeError, ValueError):
+        raise ValueError(f"delta: {statement} is not a privacy statement; give --delta") from None
+
+
+def _planned(
     noise_multiplier: float | None,
     sampling_rate: float | None,
     examples: float | None,
     expected_batch_size: float | None,
     steps: float | None,
     epochs: float | None,
-    delta: float | None,
     rows_per_user: int,
-) -> PrivacyStatement:
-    from sparsedp.accounting.calibration import epsilon_of
+    *,
+    remaining: bool,
+) -> tuple[Spending, DpEvent]:
+    """A run from its parameters, and its step; with `remaining` it may have taken no step yet."""
     from sparsedp.accounting.events import GaussianDpEvent, PoissonSampledDpEvent
-    from sparsedp.accounting.pld.pairs import LARGEST_LOSS
-    from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE, PrivacyStatement
+    from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE
     from sparsedp.accounting.users import user_statement, user_step_event
-    from sparsedp.core.defaults import default_delta
-    from sparsedp.core.validation import check_count, check_delta, check_positive
+    from sparsedp.core.validation import check_count, check_positive
 
     if noise_multiplier is None:
         raise ValueError("noise_multiplier is missing: give --noise-multiplier, or --ledger")
     sigma = check_positive("noise_multiplier", noise_multiplier)
     if examples is not None:
         examples = check_count("examples", examples)
-    rate = _sampling_rate(sampling_rate, examples, expected_batch_size)
-    taken = _steps(steps, epochs, rate)
-    if delta is None:
-        if examples is None:
-            raise ValueError("delta is missing: give --delta, or --examples for 1 / (10 examples)")
-        delta = default_delta(examples)
-    delta = check_delta(delta)
+    rate = sampling_rate_of(sampling_rate, examples, expected_batch_size)
+    taken = 0 if remaining and steps is None and epochs is None else steps_of(steps, epochs, rate)
     released = f"the model after each of {taken} steps on Poisson batches"
-    for_users = check_count("rows_per_user", rows_per_user) > 1
-    step = (
-        user_step_event(sigma, rate, rows_per_user)
-        if for_users
-        else PoissonSampledDpEvent(rate, GaussianDpEvent(sigma))
-    )
-    spent = epsilon_of([(step, taken)], delta)
-    if math.isinf(spent):
+    if remaining:
+        released = f"the model after each of the {taken} steps taken and of those to come, on Poisson batches"
+    step: DpEvent = PoissonSampledDpEvent(rate, GaussianDpEvent(sigma))
+    unit = "example"
+    notes: tuple[str, ...] = ()
+    if check_count("rows_per_user", rows_per_user) > 1:
+        step = user_step_event(sigma, rate, rows_per_user)
+        stated = user_statement(0.0, 0.0, rows_per_user, released)
+        unit, notes = stated.unit, stated.notes
+    events = [(step, taken)] if taken else []
+    return Spending(events, ADD_OR_REMOVE_ONE, unit, released, notes=notes), step
+
+
+def _show_run(spending: Spending, noise_multiplier: float, delta: float, as_json: bool) -> None:
+    from sparsedp.accounting.pld.pairs import LARGEST_LOSS
+
+    statement = spending.statement(delta)
+    if math.isinf(statement.epsilon):
+        ((_, taken),) = spending.events
         raise ValueError(
-            f"noise_multiplier of {sigma:g} protects nothing in {taken} steps: epsilon is above {LARGEST_LOSS:g}"
+            f"noise_multiplier of {noise_multiplier:g} protects nothing in {taken} steps: epsilon is above "
+            f"{LARGEST_LOSS:g}"
         )
-    if for_users:
-        return user_statement(spent, delta, rows_per_user, released)
-    return PrivacyStatement(
-        epsilon=spent,
-        delta=delta,
-        adjacency=ADD_OR_REMOVE_ONE,
-        unit="example",
-        released=released,
-    )
+    typer.echo(json_text(statement.to_dict(), indent=2) if as_json else str(statement))
 
 
-def _sampling_rate(rate: float | None, examples: float | None, batch: float | None) -> float:
+def _answer(
+    spending: Spending,
+    step: DpEvent | None,
+    delta: float | None,
+    epsilon: float | None,
+    steps_within: float | None,
+    as_json: bool,
+) -> None:
+    """Print what was asked beyond the epsilon at one delta."""
+    from sparsedp.core.validation import check_epsilon
+
+    if epsilon is not None:
+        statement = spending.statement_at(check_epsilon(epsilon))
+        typer.echo(json_text(statement_json(statement), indent=2) if as_json else str(statement))
+    elif steps_within is not None:
+        if step is None:
+            raise ValueError("steps_within: the ledger holds no step on Poisson batches to count on with")
+        more, statement = spending.more_steps(step, check_epsilon(steps_within), _needed(delta, None))
+        if as_json:
+            typer.echo(json_text({"more_steps": more, "statement": statement_json(statement)}, indent=2))
+        else:
+            typer.echo(f"{more:,} more steps like {step} fit; then: {statement}")
+    else:
+        statements = spending.curve(None if delta is None else _needed(delta, None))
+        if as_json:
+            typer.echo(json_text([statement_json(each) for each in statements], indent=2))
+        else:
+            typer.echo("\n".join(curve_lines(statements)))
+
+
+def sampling_rate_of(rate: float | None, examples: float | None, batch: float | None) -> float:
+    """The sampling rate, given or as batch over examples."""
     from sparsedp.core.validation import check_count, check_rate
 
     if rate is not None:
@@ -136,7 +222,8 @@ def _sampling_rate(rate: float | None, examples: float | None, batch: float | No
     return batch / examples
 
 
-def _steps(steps: float | None, epochs: float | None, rate: float) -> int:
+def steps_of(steps: float | None, epochs: float | None, rate: float) -> int:
+    """The steps, given or of some epochs."""
     from sparsedp.core.steps import steps_in, steps_per_epoch
     from sparsedp.core.validation import MOST_RELEASES, check_positive, check_releases
 
@@ -154,12 +241,9 @@ def _steps(steps: float | None, epochs: float | None, rate: float) -> int:
 
 
 def _for_users(
-    ledger: Ledger, delta: float | None, rows_per_user: int, data: Path | None
-) -> PrivacyStatement:
+    ledger: Ledger, spending: Spending, step: DpEvent | None, rows_per_user: int, data: Path | None
+) -> tuple[Spending, DpEvent | None]:
     """What an example-level ledger costs a user; refused unless the data's schema proves the cap on a user's rows."""
-    from dataclasses import replace
-
-    from sparsedp.accounting.calibration import epsilon_of
     from sparsedp.accounting.users import events_of_users
     from sparsedp.core.validation import check_count
     from sparsedp.data.schema import Schema
@@ -179,49 +263,55 @@ def _for_users(
             f"rows_per_user: no user may have more than {rows} rows of the runs' data, and {found}; prepare it with "
             "--user COLUMN --rows-per-user M, and give it with --data"
         )
-    stated = ledger.statement(delta)
-    spent = events_of_users(ledger.events(), cut)
-    notes = (*stated.notes, f"every user's rows were cut to {cut} when the data was prepared")
-    return replace(
-        stated, epsilon=epsilon_of(spent, stated.delta) if spent else 0.0, unit="user", notes=notes
-    )
+    notes = (*spending.notes, f"every user's rows were cut to {cut} when the data was prepared")
+    of_user = replace(spending, events=events_of_users(spending.events, cut), unit="user", notes=notes)
+    return of_user, None if step is None else events_of_users([(step, 1)], cut)[0][0]
 
 
-def _show_ledger(
-    path: Path, delta: float | None, rows_per_user: int, data: Path | None, as_json: bool
-) -> None:
+def _read_ledger(path: Path) -> Ledger:
     from sparsedp.accounting.ledger import Ledger
 
     refuse_special_file("ledger", path)
-    ledger = Ledger.read(path)
-    if rows_per_user != 1 or data is not None:
-        statement = _for_users(ledger, delta, rows_per_user, data)
-    else:
-        statement = ledger.statement(delta)
+    return Ledger.read(path)
+
+
+def _recorded(ledger: Ledger) -> tuple[Spending, DpEvent | None]:
+    """What a ledger holds, and the kind of step that it saw begin last."""
+    from sparsedp.accounting.events import MixtureOfGaussiansDpEvent, PoissonSampledDpEvent
+
     events = ledger.events()
+    sampled = [
+        event for event, _ in events if isinstance(event, PoissonSampledDpEvent | MixtureOfGaussiansDpEvent)
+    ]
+    private = all(run.private for run in ledger.runs)
+    spending = Spending(
+        events, ledger.adjacency, ledger.unit, ledger.released(events), private, ledger.notices
+    )
+    return spending, sampled[-1] if sampled else None
+
+
+def _show_ledger(ledger: Ledger, spending: Spending, delta: float, as_json: bool) -> None:
+    statement = spending.statement(delta)
     if as_json:
         from sparsedp.accounting.event_json import event_to_json
 
-        stated = statement.to_dict()
-        if math.isinf(statement.epsilon):  # JSON has no infinity
-            stated["epsilon"] = "inf"
         spent = {
-            "statement": stated,
-            "ledger": str(path),
+            "statement": statement_json(statement),
+            "ledger": str(ledger.path),
             "budget": dict(zip(("epsilon", "delta"), ledger.budget, strict=True)) if ledger.budget else None,
             "runs": [asdict(run) for run in ledger.runs],
-            "events": [{"event": event_to_json(event), "count": count} for event, count in events],
+            "events": [{"event": event_to_json(event), "count": count} for event, count in spending.events],
             "reserved_steps": ledger.reserved_steps,
             "notices": list(ledger.notices),
         }
-        typer.echo(json.dumps(spent, indent=2, allow_nan=False))
+        typer.echo(json_text(spent, indent=2))
         return
-    typer.echo(f"Ledger {path}: {statement}")
+    typer.echo(f"Ledger {ledger.path}: {statement}")
     if ledger.budget:
         typer.echo(f"Budget: epsilon {ledger.budget[0]:g} at delta {ledger.budget[1]:g}")
     for run in ledger.runs:
         typer.echo(f"Run {run.name}, began {run.began}{'' if run.private else ' (seeded or without noise)'}")
-    for event, count in events:
+    for event, count in spending.events:
         typer.echo(f"{count:>12,} x {event}")
     if ledger.reserved_steps:
         typer.echo(

@@ -10,6 +10,7 @@ import typer
 from sparsedp import __version__
 from sparsedp.cli.account import account
 from sparsedp.cli.bench import bench
+from sparsedp.cli.calibrate import calibrate
 from sparsedp.cli.demo import demo
 from sparsedp.cli.export import export
 from sparsedp.cli.plan import plan
@@ -19,6 +20,7 @@ from sparsedp.cli.report import report
 from sparsedp.cli.reproduce import reproduce
 from sparsedp.cli.sweep import sweep
 from sparsedp.cli.train import evaluate, resume, train_app, train_rank
+from sparsedp.cli.tune import tune
 
 app = typer.Typer(
     name="sparsedp",
@@ -46,7 +48,20 @@ def sparsedp(
 app.command()(demo)
 app.add_typer(prepare_app, name="prepare")
 app.add_typer(train_app, name="train")
-for command in (resume, evaluate, predict, export, sweep, plan, account, bench, reproduce, report):
+for command in (
+    resume,
+    evaluate,
+    predict,
+    export,
+    sweep,
+    tune,
+    plan,
+    account,
+    calibrate,
+    bench,
+    reproduce,
+    report,
+):
     app.command()(command)
 
 app.command(hidden=True)(train_rank)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,8 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from sparsedp.cli.errors import refuse_bad_input
-from sparsedp.cli.train import progress_bar
+from sparsedp.cli.train import progress_bar, shown_log_loss
 from sparsedp.core.criteo import VOCABULARY_SIZES
+from sparsedp.core.strict_json import json_text
 
 MOST_ROWS = 10**9
 COMPARED = ("non-private", "dp-sgd", "adafest")
@@ -48,7 +48,7 @@ def demo(
             results[algorithm] = train(config, folder, on_progress)
     report = write_report([out / algorithm for algorithm in COMPARED], out / "report.html")
     if as_json:
-        typer.echo(json.dumps({name: vars(result) for name, result in results.items()}))
+        typer.echo(json_text({name: vars(result) for name, result in results.items()}))
         return
     _show(results)
     typer.echo(f"report: {report}")
@@ -67,7 +67,7 @@ def _show(results: dict[str, Any]) -> None:
         size = "" if result.gradient_size is None else f"{result.gradient_size:,.0f}"
         smaller = "" if result.reduction is None else f"{result.reduction:,.0f}x"
         speed = f"{result.examples_per_second:,.0f}"
-        table.add_row(name, f"{result.auc:.4f}", f"{result.log_loss:.4f}", size, smaller, speed)
+        table.add_row(name, f"{result.auc:.4f}", shown_log_loss(result.log_loss), size, smaller, speed)
     Console().print(table)
     for name, result in results.items():
         if result.statement is not None:

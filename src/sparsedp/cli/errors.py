@@ -20,11 +20,17 @@ def refuse_bad_input(command: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(command)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
-        from sparsedp.accounting import BudgetExceeded
-
         try:
             return command(*args, **kwargs)
-        except (ValueError, OSError, BudgetExceeded) as error:
+        except (ValueError, OSError) as error:
+            refuse(error)
+        except RuntimeError as error:
+            from sparsedp.accounting import (
+                BudgetExceeded,
+            )  # here: a wrong option is refused before it is loaded
+
+            if not isinstance(error, BudgetExceeded):
+                raise
             refuse(error)
         except ModuleNotFoundError as error:
             missing = missing_extra(error)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +10,7 @@ import typer
 
 from sparsedp.cli.errors import refuse_bad_input
 from sparsedp.cli.settings import help_of
+from sparsedp.core.strict_json import json_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -93,7 +93,7 @@ def plan(
     for_users = _users(made, delta, users, rows_per_user)
     if as_json:
         both = {} if for_users is None else {"users": for_users.to_dict()}
-        typer.echo(json.dumps({**made.to_dict(), **both}, indent=2, allow_nan=False))
+        typer.echo(json_text({**made.to_dict(), **both}, indent=2))
         return
     _show(made)
     if for_users is not None:

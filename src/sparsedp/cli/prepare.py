@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,14 +11,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sparsedp.cli.errors import refuse_bad_input, refuse_special_file
+from sparsedp.core.strict_json import json_text
 
 if TYPE_CHECKING:
     from sparsedp.data.preparation import Reader
     from sparsedp.data.rules import IdRule
+    from sparsedp.data.scales import Scale
     from sparsedp.data.schema import Schema
+    from sparsedp.data.table import Columns
     from sparsedp.data.vocabulary import Vocabulary
 
 SHOWN = 10
+ALL = "all"
+BUCKETS = 20_000
+"""Rows of a hashed table where none are given: a few collisions at a thousand values, memory for dozens of tables."""
 
 prepare_app = typer.Typer(
     help="Turn raw files into a folder of ids and numbers, by public rules.", no_args_is_help=True
@@ -52,6 +57,34 @@ VocabularyIsPublic = Annotated[
 MinCount = Annotated[int, typer.Option(help="With --vocabulary-is-public: how often a value must occur.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Stop at the first malformed line.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Label = Annotated[str, typer.Option(help="A column of 0 and 1, or a comparison: 'delay>15'.")]
+Numeric = Annotated[list[str] | None, typer.Option(help="Numeric columns (repeat, or with commas).")]
+Categorical = Annotated[list[str] | None, typer.Option(help="Categorical columns.")]
+MultiHot = Annotated[list[str] | None, typer.Option(help="Columns of several values, such as a|b|c.")]
+Cross = Annotated[list[str] | None, typer.Option(help="A crossed feature, hashed: a,b=BUCKETS.")]
+Hashed = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--hash",
+        help="Rows of the table of a hashed column: NAME=BUCKETS; all=BUCKETS for every other column. "
+        f"Default, without a vocabulary: all={BUCKETS}.",
+    ),
+]
+Scales = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Public bounds of a numeric column, which become -1 and 1: NAME=LOW:HIGH. Never take them from "
+        "the private data. Default: NAME=log, sign(x) log(1 + |x|)."
+    ),
+]
+Time = Annotated[str | None, typer.Option(help="Column that orders the rows: a number, date or timestamp.")]
+Null = Annotated[list[str] | None, typer.Option(help="A text that means a missing value, such as NA.")]
+Member = Annotated[
+    str | None,
+    typer.Option(
+        help="Which members of a zip archive: a pattern such as '*/ratings.csv'. Default: all tables."
+    ),
+]
 
 
 @prepare_app.command()
@@ -95,28 +128,20 @@ def criteo(
 def table(
     files: Files,
     out: Out,
-    label: Annotated[str, typer.Option(help="A column of 0 and 1, or a comparison: 'delay>15'.")],
-    numeric: Annotated[
-        list[str] | None, typer.Option(help="Numeric columns (repeat, or with commas).")
-    ] = None,
-    categorical: Annotated[list[str] | None, typer.Option(help="Categorical columns.")] = None,
-    multi_hot: Annotated[
-        list[str] | None, typer.Option(help="Columns of several values, such as a|b|c.")
-    ] = None,
+    label: Label,
+    numeric: Numeric = None,
+    categorical: Categorical = None,
+    multi_hot: MultiHot = None,
     multi_hot_separator: Annotated[str, typer.Option(help="The separator of those values.")] = "|",
-    cross: Annotated[list[str] | None, typer.Option(help="A crossed feature, hashed: a,b=BUCKETS.")] = None,
-    hashed: Annotated[
-        list[str] | None, typer.Option("--hash", help="Rows of the table of a hashed column: NAME=BUCKETS.")
-    ] = None,
-    time: Annotated[
-        str | None, typer.Option(help="Column that orders the rows: a number, date or timestamp.")
-    ] = None,
+    cross: Cross = None,
+    hashed: Hashed = None,
+    scale: Scales = None,
+    time: Time = None,
     user: UserColumn = None,
     rows_per_user: RowsPerUser = None,
     separator: Annotated[str | None, typer.Option(help="Default: tab for .tsv, else comma.")] = None,
-    null: Annotated[
-        list[str] | None, typer.Option(help="A text that means a missing value, such as NA.")
-    ] = None,
+    null: Null = None,
+    member: Member = None,
     vocabulary: VocabularyFile = None,
     vocabulary_epsilon: VocabularyEpsilon = None,
     vocabulary_delta: VocabularyDelta = None,
@@ -126,15 +151,15 @@ def table(
     strict: Strict = False,
     as_json: AsJson = False,
 ) -> None:
-    """Any CSV, TSV (plain, gzip or zstd) or Parquet table with named columns."""
-    from sparsedp.data.label import Label
-    from sparsedp.data.rules import HashRule
+    """Any CSV, TSV (plain, gzip, zstd or in a zip archive) or Parquet table with named columns."""
+    from sparsedp.data.archives import open_archives
+    from sparsedp.data.label import Label as LabelRule
     from sparsedp.data.table import Columns, Table
 
     _refuse_special_files(files)
     crosses = [_name_and_number("cross", text) for text in cross or ()]
     columns = Columns(
-        label=Label.parse(label),
+        label=LabelRule.parse(label),
         numeric=_names(numeric),
         categorical=_names(categorical),
         crosses=tuple(_names([names]) for names, _ in crosses),
@@ -143,19 +168,47 @@ def table(
         time=time,
         user=user,
         rows_per_user=rows_per_user,
+        scales=_scales(scale),
     )
-    rules = {name: HashRule(rows) for name, rows in (_name_and_number("hash", text) for text in hashed or ())}
-    unknown = sorted(rules.keys() - {*columns.categorical, *columns.multi_hot})
-    if unknown:
-        raise ValueError(f"hash: {', '.join(unknown)} is neither a categorical nor a multi-hot column")
-    rules |= {"*".join(_names([names])): HashRule(rows) for names, rows in crosses}
     choice = _VocabularyChoice(
         vocabulary, vocabulary_epsilon, vocabulary_delta, ledger, vocabulary_is_public, min_count
     )
     if user is not None:
         choice.refuse_learning()
-    reader = Table.of(files, columns, separator="\t" if separator == "\\t" else separator, nulls=null or ())
-    _prepare(reader, out, rules, choice, strict, as_json)
+    rules, defaulted = _hash_rules(
+        columns, hashed, {"*".join(_names([names])): rows for names, rows in crosses}, choice
+    )
+    reader = Table.of(
+        open_archives(files, member),
+        columns,
+        separator="\t" if separator == "\\t" else separator,
+        nulls=null or (),
+    )
+    _prepare(reader, out, rules, choice, strict, as_json, defaulted)
+
+
+def _hash_rules(
+    columns: Columns, hashed: Sequence[str] | None, crosses: Mapping[str, int], choice: _VocabularyChoice
+) -> tuple[dict[str, IdRule], list[str]]:
+    """(the rules of hashed columns, those of them that got the default).
+
+    Those named, the crosses, and with `all` (or without a vocabulary) the rest.
+    """
+    from sparsedp.data.rules import HashRule
+
+    sizes = dict(_name_and_number("hash", text) for text in hashed or ())
+    hashable = (*columns.categorical, *columns.multi_hot)
+    others = sizes.pop(ALL, None) if ALL not in hashable else None
+    unknown = sorted(sizes.keys() - set(hashable))
+    if unknown:
+        raise ValueError(f"hash: {', '.join(unknown)} is neither a categorical nor a multi-hot column")
+    rest: list[str] = []
+    if others is not None or not choice.is_made:
+        # With a vocabulary, which has no multi-hot columns, `all` is for these.
+        rest = [name for name in (columns.multi_hot if choice.is_made else hashable) if name not in sizes]
+        sizes |= dict.fromkeys(rest, others or BUCKETS)
+    rules = {name: HashRule(rows) for name, rows in (sizes | dict(crosses)).items()}
+    return dict(rules), rest if others is None else []
 
 
 @dataclass(frozen=True)
@@ -226,14 +279,18 @@ def _prepare(
     choice: _VocabularyChoice,
     strict: bool,
     as_json: bool,
+    defaulted: Sequence[str] = (),
 ) -> None:
     """Decide the rule of every feature, prepare, and print a summary."""
+    from sparsedp.data.archives import size_of
+    from sparsedp.data.parts import refuse_other_things
     from sparsedp.data.preparation import prepare
 
     rules: dict[str, IdRule] = dict(hashed)
     statement = None
+    refuse_other_things(out)  # before a vocabulary is paid for
     left = [name for name in reader.features if name not in rules]
-    total = sum(path.stat().st_size for path in reader.files)
+    total = sum(size_of(path) for path in reader.files)
     if choice.is_made and left:
         with byte_progress("vocabulary", total) as advance:
             found = choice.vocabulary(reader, out, left, advance)
@@ -247,6 +304,8 @@ def _prepare(
     with byte_progress("rows", total) as advance:
         schema = prepare(reader, out, rules, vocabulary_statement=statement, strict=strict, progress=advance)
     _report(schema, out, as_json)
+    if defaulted and not as_json:
+        typer.echo(f"{', '.join(defaulted)}: hashed into {BUCKETS:,} rows each; --hash decides")
 
 
 def _report(schema: Schema, out: Path, as_json: bool) -> None:
@@ -274,7 +333,7 @@ def _report(schema: Schema, out: Path, as_json: bool) -> None:
             "vocabulary_statement": schema.vocabulary_statement,
             "rows_per_user": schema.rows_per_user,
         }
-        typer.echo(json.dumps(summary, indent=2))
+        typer.echo(json_text(summary, indent=2))
         return
     features = _counted(len(schema.categorical) + len(schema.multi_hot), "feature")
     table_rows = sum(schema.vocabulary_sizes) + sum(feature.rows for feature in schema.multi_hot)
@@ -312,6 +371,20 @@ def _refuse_special_files(files: Sequence[Path]) -> None:
 
 def _names(texts: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(name.strip() for text in texts or () for name in text.split(",") if name.strip())
+
+
+def _scales(texts: Sequence[str] | None) -> dict[str, Scale]:
+    """The bounds of the numeric columns that have any."""
+    from sparsedp.data.scales import Scale
+
+    bounds = {}
+    for text in texts or ():
+        name, _, written = text.partition("=")
+        if not name or not written:
+            raise ValueError(f"scale must be NAME=LOW:HIGH or NAME=log, got {text!r}")
+        if (scale := Scale.parse(written)) is not None:
+            bounds[name.strip()] = scale
+    return bounds
 
 
 def _name_and_number(option: str, text: str) -> tuple[str, int]:

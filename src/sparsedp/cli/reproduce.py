@@ -12,6 +12,7 @@ import typer
 from sparsedp.cli import scripts
 from sparsedp.cli.data_sets import PAGE, VARIABLE
 from sparsedp.cli.errors import refuse_bad_input
+from sparsedp.core.strict_json import json_text
 
 
 @refuse_bad_input
@@ -39,6 +40,6 @@ def reproduce(
     study.check_chosen([each.name for each in getattr(module, "DATA_SETS", ())])
     found = module.run(study)
     if as_json:
-        typer.echo(json.dumps(found, default=str))
+        typer.echo(json_text(json.loads(json.dumps(found, default=str))))
     else:
         typer.echo(f"written to {study.out}: {', '.join(study.files())}")

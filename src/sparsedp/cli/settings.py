@@ -84,9 +84,18 @@ def _parameter(name: str, config: type[RunConfig]) -> inspect.Parameter:
         help=help_of(name, config=config),
         metavar=_metavar(_type_of(field.annotation)),
         rich_help_panel=group.title,
+        autocompletion=_completion(name, _type_of(field.annotation)),
     )
     annotation = Annotated[str | None, option]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _completion(name: str, kind: Any) -> Callable[[str], list[str]] | None:
+    """What a shell completes the option's value with: the values of a setting that has a list of them."""
+    if name != "algorithm" and get_origin(kind) is not Literal:
+        return None
+    values = list(ALGORITHMS) if name == "algorithm" else list(get_args(kind))
+    return lambda incomplete: [value for value in values if value.startswith(incomplete)]
 
 
 def _type_of(annotation: Any) -> Any:

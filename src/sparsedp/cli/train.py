@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +13,7 @@ import typer
 
 from sparsedp.cli.errors import refuse_bad_input
 from sparsedp.cli.settings import settings_of, with_settings
+from sparsedp.core.strict_json import json_text
 from sparsedp.runs.text_config import NOT_OPTIONS, TextConfig
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ Nproc = Annotated[
 ]
 
 
+RunData = Annotated[
+    str | None, typer.Option(help="Where the run's own data is now, if it moved; the run remembers it.")
+]
 Settings = Annotated[
     Path | None, typer.Option(help="YAML file with settings; the options below replace its own.")
 ]
@@ -86,6 +90,11 @@ def train_text(
 
 
 def _start(run_config: RunConfig, out: Path, as_json: bool) -> None:
+    from sparsedp.runs.data_location import fit_to_data
+    from sparsedp.runs.folder import RunFolder
+
+    RunFolder(out).refuse_taken()
+    fit_to_data(run_config)
     from sparsedp.runs import start
 
     with progress_bar(run_config.algorithm, quiet=as_json) as on_progress:
@@ -95,10 +104,18 @@ def _start(run_config: RunConfig, out: Path, as_json: bool) -> None:
 
 @refuse_bad_input
 def resume(
-    run: Annotated[Path, typer.Argument(help="A run's folder.")], nproc: Nproc = None, as_json: Json = False
+    run: Annotated[Path, typer.Argument(help="A run's folder.")],
+    run_data: RunData = None,
+    nproc: Nproc = None,
+    as_json: Json = False,
 ) -> None:
     """Finish an interrupted run, within its epsilon: steps that were lost are taken from those to come."""
-    from sparsedp.runs import RunFolder
+    from sparsedp.runs.data_location import locate_data
+    from sparsedp.runs.folder import RunFolder
+
+    folder = RunFolder(run)
+    if run_data is not None or folder.read_json("result") is None:
+        locate_data(folder, run_data)
     from sparsedp.runs import resume as resume_run
 
     if nproc is not None:
@@ -106,7 +123,7 @@ def resume(
 
         show_result(run, vars(resume_on_processes(run, nproc, quiet=as_json)), as_json)
         return
-    with progress_bar(RunFolder(run).config().algorithm, quiet=as_json) as on_progress:
+    with progress_bar(folder.config().algorithm, quiet=as_json) as on_progress:
         result = resume_run(run, on_progress)
     show_result(run, vars(result), as_json)
 
@@ -131,17 +148,22 @@ def evaluate(
     data: Annotated[
         str | None, typer.Option(help="Other data of the same schema; default: held-out rows.")
     ] = None,
+    run_data: RunData = None,
     as_json: Json = False,
 ) -> None:
     """AUC and log-loss of a trained model."""
+    from sparsedp.runs.data_location import locate_data
+    from sparsedp.runs.folder import RunFolder
+
+    locate_data(RunFolder(run), run_data)
     from sparsedp.runs.evaluation import evaluate_run
 
     metrics = evaluate_run(run, data)
     if as_json:
-        typer.echo(json.dumps({name: value for name, value in vars(metrics).items() if value is not None}))
+        typer.echo(json_text({name: value for name, value in vars(metrics).items() if value is not None}))
     else:
         accuracy = "" if metrics.accuracy is None else f"accuracy {metrics.accuracy:.4f}, "
-        figures = f"{accuracy}AUC {metrics.auc:.4f}, log-loss {metrics.log_loss:.4f}"
+        figures = f"{accuracy}AUC {metrics.auc:.4f}, log-loss {shown_log_loss(metrics.log_loss)}"
         typer.echo(f"{figures} on {metrics.rows:,} rows")
 
 
@@ -173,13 +195,19 @@ def progress_bar(title: str, quiet: bool) -> Iterator[Callable[[Progress], None]
             bar.stop()
 
 
+def shown_log_loss(value: float | None) -> str:
+    """A log-loss in words; a file holds null where it was not finite."""
+    return "not finite" if value is None or not math.isfinite(value) else f"{value:.4f}"
+
+
 def show_result(folder: Path, result: dict[str, Any], as_json: bool) -> None:
     """Print the figures of a finished run and its privacy statement."""
     if as_json:
-        typer.echo(json.dumps(result))
+        typer.echo(json_text(result))
         return
     accuracy = "" if result.get("accuracy") is None else f"accuracy {result['accuracy']:.4f}, "
-    typer.echo(f"{accuracy}AUC {result['auc']:.4f}, log-loss {result['log_loss']:.4f} on held-out rows")
+    log_loss = shown_log_loss(result["log_loss"])
+    typer.echo(f"{accuracy}AUC {result['auc']:.4f}, log-loss {log_loss} on held-out rows")
     if result["reduction"] is not None:
         typer.echo(
             f"embedding gradient {result['gradient_size']:,.0f} coordinates a step, "

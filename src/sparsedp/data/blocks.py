@@ -1,4 +1,5 @@
-"""Reading files in blocks of whole lines (plain, gzip or zstd text) or of rows (Parquet), in bounded memory.
+"""Reading files in blocks of whole lines (plain, gzip or zstd text) or of rows (Parquet), in bounded memory; text
+also out of zip archives.
 
 Where a block ends depends on the files alone, so a reader that starts again at a block's end sees the same
 blocks.
@@ -8,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import io
+import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +21,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sparsedp.data.archives import InputFile, ZipMember
 from sparsedp.data.schema import Source, SourcePosition
 
 BLOCK_BYTES = 8 * 2**20
@@ -49,8 +53,10 @@ class Block:
         return self.content
 
 
-def source_of(path: Path) -> Source:
+def source_of(path: InputFile) -> Source:
     """Describe a file by name, size and a hash of its two ends: enough to notice that it was exchanged."""
+    if isinstance(path, ZipMember):
+        return Source(path.name, path.size, path.checksum)
     size = path.stat().st_size
     with path.open("rb") as file:
         sample = file.read(SAMPLE_BYTES)
@@ -60,7 +66,7 @@ def source_of(path: Path) -> Source:
 
 
 def read_text(
-    files: Sequence[Path],
+    files: Sequence[InputFile],
     start: SourcePosition,
     *,
     header: bool = False,
@@ -82,7 +88,7 @@ def read_text(
 
 
 def read_parquet(
-    files: Sequence[Path],
+    files: Sequence[InputFile],
     start: SourcePosition,
     *,
     rows: int = BLOCK_ROWS,
@@ -96,8 +102,10 @@ def read_parquet(
     for source in range(start.source, len(files)):
         if source != position.source:
             position = SourcePosition(source, 0, 0, position.earlier_lines + position.line)
-        file = pq.ParquetFile(files[source])
-        total, size = max(1, file.metadata.num_rows), files[source].stat().st_size
+        path = files[source]
+        assert isinstance(path, Path)  # Parquet is not read out of archives
+        file = pq.ParquetFile(path)
+        total, size = max(1, file.metadata.num_rows), path.stat().st_size
         passed = 0
         for batch in file.iter_batches(batch_size=rows, columns=columns):
             passed += batch.num_rows
@@ -109,7 +117,7 @@ def read_parquet(
             position = end
 
 
-def first_line(path: Path) -> bytes:
+def first_line(path: InputFile) -> bytes:
     """Return the first line of a text file, with its line break."""
     with path.open("rb") as raw:
         text, data = _open_unpacked(raw), b""
@@ -119,7 +127,7 @@ def first_line(path: Path) -> bytes:
 
 
 def _read_file(
-    path: Path, position: SourcePosition, header: bool, quote: str | None, size: int
+    path: InputFile, position: SourcePosition, header: bool, quote: str | None, size: int
 ) -> Iterator[Block]:
     if header and position.byte == 0:
         position = SourcePosition(position.source, len(first_line(path)), 1, position.earlier_lines)
@@ -145,8 +153,8 @@ def _read_file(
                     rest = data
                 if not fresh:
                     return
-        except OSError as error:
-            if error.errno is not None:
+        except (OSError, zipfile.BadZipFile, zlib.error, EOFError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
                 raise
             raise ValueError(
                 f"{path}: damaged compressed data after line {position.line} ({error})"

@@ -25,6 +25,9 @@ from sparsedp.core.durable import write_file
 from sparsedp.data import schema as schemas
 from sparsedp.data.schema import MANIFEST, Part, Schema
 
+_OWN = ("vocabulary.parquet", "counting")
+"""What a vocabulary leaves in a folder before its first part."""
+
 
 class PreparedFolder:
     """A folder under preparation. The schema, without its parts, decides its content; another is refused."""
@@ -82,6 +85,18 @@ class PreparedFolder:
         self._manifest.write(json.dumps(record).encode() + b"\n")
         self._manifest.flush()
         os.fsync(self._manifest.fileno())
+
+
+def refuse_other_things(path: Path) -> None:
+    """Refuse a folder with files that no preparation wrote: a wrong path would mix the two."""
+    if not path.exists() or (path / schemas.FILE).exists() or (path / MANIFEST).exists():
+        return
+    if not path.is_dir():
+        raise ValueError(f"out: {path} is not a folder")
+    others = sorted(each.name for each in path.iterdir() if not each.name.startswith(_OWN))
+    if others:
+        shown = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
+        raise ValueError(f"out: {path} holds other things ({shown}): give a new or an empty folder")
 
 
 def finished(path: Path, schema: Schema) -> Schema | None:

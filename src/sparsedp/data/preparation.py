@@ -13,9 +13,10 @@ from typing import Protocol, TypeVar
 import polars as pl
 
 from sparsedp.data import encoding as encodings
+from sparsedp.data.archives import InputFile
 from sparsedp.data.blocks import Block, source_of
 from sparsedp.data.examples import Examples, encode
-from sparsedp.data.parts import PreparedFolder, finished
+from sparsedp.data.parts import PreparedFolder, finished, refuse_other_things
 from sparsedp.data.rules import IdRule
 from sparsedp.data.schema import Part, Schema, Source, SourcePosition
 from sparsedp.data.user_cap import UserCap
@@ -33,7 +34,7 @@ class Reader(Protocol):
     """A format: which files, which features, how to cut them into blocks and how to read a block."""
 
     @property
-    def files(self) -> tuple[Path, ...]:
+    def files(self) -> tuple[InputFile, ...]:
         """The files, in the order of time."""
 
     @property
@@ -79,6 +80,7 @@ def prepare(
         if not (out / encodings.FILE).exists():
             encoding.write(out)
         return done
+    refuse_other_things(out)
     with PreparedFolder.open(out, schema) as folder:
         for part in folder.parts:
             _check(part, schema, strict)

@@ -82,6 +82,8 @@ class Schema:
     derived: tuple[str, ...] = ()
     user: str | None = None
     rows_per_user: int | None = None
+    scales: tuple[tuple[str, float, float], ...] = ()
+    """Numeric columns that public bounds bring to -1..1: (name, low, high); the others follow `numeric_rule`."""
 
     @property
     def rows(self) -> int:
@@ -115,6 +117,8 @@ class Schema:
         fields = dataclasses.asdict(self)
         if self.user is None:
             del fields["user"], fields["rows_per_user"]
+        if not self.scales:  # as folders were described before there were scales: the digest stays the same
+            del fields["scales"]
         return json.dumps({"format": FORMAT, "rows": self.rows, **fields}, indent=1) + "\n"
 
     @classmethod
@@ -126,6 +130,7 @@ class Schema:
                 raise KeyError("format")
             fields.pop("rows")
             fields["numeric"], fields["derived"] = tuple(fields["numeric"]), tuple(fields["derived"])
+            fields["scales"] = tuple((name, low, high) for name, low, high in fields.get("scales", ()))
             for name in ("categorical", "multi_hot"):
                 fields[name] = tuple(Feature(**feature) for feature in fields[name])
             fields["sources"] = tuple(Source(**source) for source in fields["sources"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from sparsedp.core.arrays import U64
 from sparsedp.core.validation import check_count
+from sparsedp.data.archives import InputFile, ZipMember
 from sparsedp.data.blocks import BLOCK_BYTES, Block, first_line, read_parquet, read_text
 from sparsedp.data.encoding import EncodedFeature, Encoding, is_text
 from sparsedp.data.examples import NUMERIC_RULE, Examples, Malformed, bag_of, log_transform
@@ -20,6 +20,7 @@ from sparsedp.data.hashing import cross, hash_strings
 from sparsedp.data.label import Label
 from sparsedp.data.lines import Separated
 from sparsedp.data.rules import IdRule
+from sparsedp.data.scales import Scale, scales_in_words
 from sparsedp.data.schema import Feature, Schema, Source, SourcePosition
 
 QUOTE = '"'
@@ -49,6 +50,8 @@ class Columns:
     derived: Mapping[str, pl.Expr] = field(default_factory=dict)
     user: str | None = None
     rows_per_user: int | None = None
+    scales: Mapping[str, Scale] = field(default_factory=dict)
+    """Public bounds of numeric columns; those without get the fixed rule of `log_transform`."""
 
     def __post_init__(self) -> None:
         names = [LABEL, *self.numeric, *self.features, *self.multi_hot, *([TIME] if self.time else [])]
@@ -56,6 +59,9 @@ class Columns:
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"columns: {', '.join(twice)} would be written twice")
+        unknown = sorted(self.scales.keys() - set(self.numeric))
+        if unknown:
+            raise ValueError(f"scale: {', '.join(unknown)} is not a numeric column")
         if not (self.features or self.multi_hot):
             raise ValueError("categorical: at least one categorical, crossed or multi-hot column is needed")
         if (self.user is None) != (self.rows_per_user is None):
@@ -83,7 +89,7 @@ class Columns:
 class Table:
     """The reader of tables with equal columns. `nulls` are texts that mean a missing value."""
 
-    files: tuple[Path, ...]
+    files: tuple[InputFile, ...]
     columns: Columns
     separator: str = ","
     nulls: tuple[str, ...] = ()
@@ -92,7 +98,7 @@ class Table:
     @classmethod
     def of(
         cls,
-        files: Sequence[Path],
+        files: Sequence[InputFile],
         columns: Columns,
         *,
         separator: str | None = None,
@@ -142,12 +148,13 @@ class Table:
             label=LABEL,
             label_rule=self.columns.label.rule,
             numeric=self.columns.numeric,
-            numeric_rule=NUMERIC_RULE,
+            numeric_rule="; ".join(filter(None, [NUMERIC_RULE, scales_in_words(self.columns.scales)])),
             categorical=described(self.columns.features),
             multi_hot=described(self.columns.multi_hot),
             time=None if self.columns.time is None else TIME,
             time_unit=None if self.columns.time is None else self._time_unit,
             sources=sources,
+            scales=tuple((name, scale.low, scale.high) for name, scale in self.columns.scales.items()),
             derived=tuple(f"{name} = {expression}" for name, expression in self.columns.derived.items()),
             user=None if self.columns.user is None else USER,
             rows_per_user=self.columns.rows_per_user,
@@ -212,7 +219,11 @@ class Table:
     def _plain(self) -> list[pl.Expr]:
         """Label, numeric columns and time, in their final form."""
         expressions = [self.columns.label.expression.alias(LABEL)]
-        expressions += [log_transform(pl.col(name)) for name in self.columns.numeric]
+        for name in self.columns.numeric:
+            scale = self.columns.scales.get(name)
+            expressions.append(
+                log_transform(pl.col(name)) if scale is None else scale.transform(pl.col(name))
+            )
         if self.columns.time is not None:
             expressions.append(_seconds(pl.col(self.columns.time), self._time_kind).alias(TIME))
         return expressions
@@ -288,6 +299,7 @@ class Table:
     def _check_columns(self) -> None:
         for path in self.files:
             if self.is_parquet:
+                assert not isinstance(path, ZipMember)  # its members are text
                 names = list(pl.read_parquet_schema(path))
             else:
                 names = header_of(path, self.separator)
@@ -304,7 +316,7 @@ def _complaint(name: str, value: object) -> str:
     return f"{name} is missing" if value is None else f"{name} is {str(value)[:40]!r}, which is of no use"
 
 
-def header_of(path: Path, separator: str) -> list[str]:
+def header_of(path: InputFile, separator: str) -> list[str]:
     """The names of the columns in the first line of a text file."""
     line = first_line(path)
     if not line.strip():

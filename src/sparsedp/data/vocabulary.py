@@ -21,6 +21,7 @@ from sparsedp.accounting.ledger import Ledger
 from sparsedp.core.arrays import I64, U64
 from sparsedp.core.counts import SparseCounts
 from sparsedp.core.durable import write_file
+from sparsedp.data.archives import size_of
 from sparsedp.data.blocks import Block, source_of
 from sparsedp.data.counts import ValueCounts
 from sparsedp.data.hashing import hash_strings
@@ -162,7 +163,7 @@ def _count(
             raise ValueError(f"out: {out} was begun with other files or vocabulary settings")
         write_file(begun, settings)
         counts = ValueCounts(folder, len(features) << KEY_BITS)
-        sizes = [path.stat().st_size for path in reader.files]
+        sizes = [size_of(path) for path in reader.files]
         for found, block in in_order(count, reader.blocks(counts.counted)):
             counts.add(found, block.end)
             progress(sum(sizes[: block.end.source]) + block.read)

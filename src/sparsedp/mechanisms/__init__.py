@@ -13,6 +13,7 @@ from sparsedp.mechanisms.laplace import laplace, laplace_event
 from sparsedp.mechanisms.noisy_max import report_noisy_max
 from sparsedp.mechanisms.permute_and_flip import permute_and_flip
 from sparsedp.mechanisms.projections import Ball, Box, Domain, Simplex, project_l1_ball, project_linf
+from sparsedp.mechanisms.repetition import best_of_repetitions, draw_repetitions, repetition_event
 from sparsedp.mechanisms.sparse_vector import numeric_sparse, sparse_vector, sparse_vector_event
 from sparsedp.mechanisms.thresholded_counts import (
     draw_survivors,
@@ -33,6 +34,8 @@ __all__ = [
     "Domain",
     "Simplex",
     "batch_clip_sensitivity",
+    "best_of_repetitions",
+    "draw_repetitions",
     "draw_survivors",
     "exponential",
     "exponential_event",
@@ -46,6 +49,7 @@ __all__ = [
     "permute_and_flip",
     "project_l1_ball",
     "project_linf",
+    "repetition_event",
     "report_noisy_max",
     "sparse_vector",
     "sparse_vector_event",

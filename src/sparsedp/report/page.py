@@ -7,16 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-
-import plotly.graph_objects as go
-from plotly.offline import get_plotlyjs
+from typing import TYPE_CHECKING
 
 from sparsedp.core.durable import write_file
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, some HTML, and a chart below it."""
+    """A heading, some HTML (with drawn charts, see `chart_html`), and below it a chart for a study to explore."""
 
     title: str
     body: str = ""
@@ -41,7 +42,7 @@ def paragraph(text: str, kind: str = "") -> str:
 
 
 def write_page(path: Path, title: str, lead: str, sections: Sequence[Section]) -> None:
-    """Write the page; charts are drawn by a copy of plotly.js inside the file."""
+    """Write the page. Figures, which only studies have, are drawn by a copy of plotly.js inside the file."""
     charts = {}
     parts = []
     for number, section in enumerate(sections):
@@ -49,12 +50,12 @@ def write_page(path: Path, title: str, lead: str, sections: Sequence[Section]) -
         if section.figure is not None:
             charts[f"chart-{number}"] = json.loads(section.figure.to_json())
             label = escape(section.title, quote=True)
-            parts.append(f'<div class=chart id="chart-{number}" role=img aria-label="{label}"></div>')
+            parts.append(f'<div class="chart plot" id="chart-{number}" role=img aria-label="{label}"></div>')
         parts.append("</section>")
     # "</" must not close the script element early.
     data = json.dumps(charts).replace("</", "<\\/")
     script = _SCRIPT.replace("CHARTS", data) if charts else ""
-    library = f"<script>{get_plotlyjs()}</script>" if charts else ""
+    library = f"<script>{_plotly()}</script>" if charts else ""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_file(
         path,
@@ -63,6 +64,12 @@ def write_page(path: Path, title: str, lead: str, sections: Sequence[Section]) -
         f'<link rel=icon href="data:,"><title>{escape(title)}</title><style>{_STYLE}</style>{library}</head>'
         f"<body><main><h1>{escape(title)}</h1>{lead}{''.join(parts)}</main>{script}</body></html>\n",
     )
+
+
+def _plotly() -> str:
+    from plotly.offline import get_plotlyjs
+
+    return str(get_plotlyjs())
 
 
 _STYLE = """
@@ -75,7 +82,13 @@ main{overflow-wrap:anywhere;max-width:60rem;margin:0 auto;padding:1.5rem 1rem 4r
 .scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
 th,td{padding:.4rem .6rem;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}th[scope=row],th:first-child{text-align:left}
 th,td{overflow-wrap:normal}th[scope=col]{white-space:normal;vertical-align:bottom}.scroll+.scroll{margin-top:1rem}
-.chart{width:100%;height:22rem}@media(max-width:40rem){.chart{height:18rem}th[scope=row]{white-space:normal;min-width:6.5rem}}
+.figures{display:flex;flex-wrap:wrap;gap:.2rem 1.6rem;margin:.5rem 0}.figures dt{color:var(--quiet);font-size:.85rem}
+.figures dd{margin:0;font-size:1.5rem;font-weight:600;font-variant-numeric:tabular-nums}
+.chart{width:100%}.plot{height:22rem}svg{max-width:100%;height:auto}svg.narrow{display:none}
+svg text{fill:var(--text);font:12px system-ui,sans-serif}svg text.title{fill:var(--quiet)}svg text.name{font-size:13px}
+svg .grid,svg .row{stroke:var(--line)}svg .row{stroke-dasharray:1 3}svg polyline{fill:none;stroke-width:2}
+svg .level{stroke:var(--quiet);stroke-dasharray:3 3}
+@media(max-width:40rem){.plot{height:18rem}svg.wide{display:none}svg.narrow{display:inline}th[scope=row]{white-space:normal;min-width:6.5rem;overflow-wrap:anywhere}}
 """
 
 _SCRIPT = """<script>

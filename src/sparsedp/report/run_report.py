@@ -4,46 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
 
-import plotly.graph_objects as go
-
-from sparsedp.accounting import PrivacyStatement
+from sparsedp.report.chart import Curves, Dots, Series, chart_html
+from sparsedp.report.finished_run import FinishedRun
+from sparsedp.report.joint import JointCost, joint_costs
 from sparsedp.report.page import Section, paragraph, table, write_page
-from sparsedp.runs import ALGORITHMS, RunConfig, RunFolder
-
-
-@dataclass(frozen=True)
-class FinishedRun:
-    """A finished run's files, read."""
-
-    config: RunConfig
-    result: dict[str, Any]
-    metrics: list[dict[str, Any]]
-
-    @classmethod
-    def read(cls, path: str | Path) -> FinishedRun:
-        """From its folder."""
-        folder = RunFolder(path)
-        config, result = folder.config(), folder.read_json("result")
-        if result is None:
-            raise ValueError(f"{path} is not finished; resume it first")
-        return cls(config, result, folder.metrics())
-
-    @property
-    def name(self) -> str:
-        """Its name in the report."""
-        epsilon = "" if self.config.epsilon is None else f", epsilon {self.config.epsilon:g}"
-        return ALGORITHMS[self.config.algorithm].label + epsilon
-
-    @property
-    def statement(self) -> PrivacyStatement | None:
-        """What it cost; None without privacy."""
-        fields = self.result["statement"]
-        return None if fields is None else PrivacyStatement(**{**fields, "notes": tuple(fields["notes"])})
+from sparsedp.runs import ALGORITHMS
 
 
 def write_report(paths: Sequence[str | Path], out: str | Path) -> Path:
@@ -52,7 +20,7 @@ def write_report(paths: Sequence[str | Path], out: str | Path) -> Path:
         raise ValueError("runs: give at least one run's folder")
     runs = [FinishedRun.read(path) for path in paths]
     title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs compared"
-    lead = "".join(privacy_card(run) for run in runs)
+    lead = "".join([*map(privacy_card, runs), *map(_joint_card, joint_costs(runs))])
     sections = [
         Section("What was trained", _settings(runs)),
         Section("Results", _results(runs)),
@@ -82,7 +50,43 @@ def privacy_card(run: FinishedRun) -> str:
         else paragraph("NOT PRIVATE: " + statement.notes[0], "bad")
     )
     words = paragraph(str(statement), "quiet")
-    return f"<div class=card><strong>{escape(run.name)}</strong>{verdict}{words}</div>"
+    vocabulary = run.data.get("vocabulary_statement")
+    if vocabulary is not None:
+        cost = f"The vocabulary was learned from the same data; unless the run shares its ledger, it adds {vocabulary}."
+        words += paragraph(cost, "quiet")
+    figures = _figures(statement.epsilon, statement.delta, statement.unit)
+    return f"<div class=card><strong>{escape(run.name)}</strong>{figures}{verdict}{words}</div>"
+
+
+def _figures(epsilon: float, delta: float, unit: str) -> str:
+    """Epsilon, delta and unit, large, at the top of a card: a phone shows them without scrolling."""
+    named = (("epsilon", f"{epsilon:.3g}"), ("delta", f"{delta:.2g}"), ("unit", unit))
+    return "".join(
+        [
+            "<dl class=figures>",
+            *(f"<div><dt>{name}</dt><dd>{escape(value)}</dd></div>" for name, value in named),
+            "</dl>",
+        ]
+    )
+
+
+def _joint_card(cost: JointCost) -> str:
+    """What all runs on the same data cost together."""
+    names = ", ".join(run.name for run in cost.runs)
+    title = f"<strong>All {len(cost.runs)} runs on the same data together</strong>"
+    words = paragraph(names, "quiet")
+    figures = ""
+    if cost.statement is not None:
+        figures = _figures(cost.statement.epsilon, cost.statement.delta, cost.statement.unit)
+        words += paragraph(str(cost.statement), "quiet")
+    elif any(run.statement is not None for run in cost.runs):
+        words += paragraph(
+            "They protect different units, so there is no one epsilon for all of them.", "quiet"
+        )
+    if cost.unprotected:
+        plain = "NOT PRIVATE together: a model trained without privacy is among them. The figures are those of the private ones."
+        words += paragraph(plain, "bad")
+    return f"<div class=card>{title}{figures}{words}</div>"
 
 
 _COMMON = (
@@ -95,6 +99,14 @@ _COMMON = (
     "table_learning_rate",
 )
 """The settings that a report shows for every algorithm; its own options come after them."""
+_MEASURED = (
+    "training_rows",
+    "noise_multiplier",
+    "map_noise_multiplier",
+    "gradient_noise_multiplier",
+    "threshold",
+)
+"""What the run found out about its own steps."""
 
 
 def _settings(runs: Sequence[FinishedRun]) -> str:
@@ -116,24 +128,28 @@ def _settings(runs: Sequence[FinishedRun]) -> str:
 def _settings_of(run: FinishedRun) -> dict[str, str]:
     options = ALGORITHMS[run.config.algorithm].options
     named = {name: getattr(run.config, name) for name in (*_COMMON, *options)}
-    measured = {name: run.result.get(name) for name in ("training_rows", "noise_multiplier")}
-    return {
-        name.replace("_", " "): value if isinstance(value, str) else _number(value)
-        for name, value in (named | measured).items()
+    measured = {name: run.result.get(name) for name in _MEASURED}
+    # The threshold of a step is measured: where the settings leave it to false_positives, the run has computed it.
+    figures = named | {name: value for name, value in measured.items() if value is not None}
+    statement = run.statement
+    words = {
+        name: value if isinstance(value, str) else _number(value)
+        for name, value in figures.items()
         if value is not None
     }
+    return words if statement is None else {**words, "unit": statement.unit, "adjacency": statement.adjacency}
 
 
 def _results(runs: Sequence[FinishedRun]) -> str:
     header = [
         "run",
+        "epsilon",
+        "delta",
         "AUC",
         "log-loss",
         "gradient size",
         "times smaller than DP-SGD",
         "examples/s",
-        "epsilon",
-        "delta",
     ]
     rows = []
     for run in runs:
@@ -141,13 +157,13 @@ def _results(runs: Sequence[FinishedRun]) -> str:
         rows.append(
             [
                 run.name,
+                "none" if statement is None else f"{statement.epsilon:.3g}",
+                "" if statement is None else f"{statement.delta:.2g}",
                 f"{result['auc']:.4f}",
-                f"{result['log_loss']:.4f}",
+                "not finite" if result["log_loss"] is None else f"{result['log_loss']:.4f}",
                 _number(result["gradient_size"]),
                 "" if result["reduction"] is None else f"{result['reduction']:,.1f}",
                 _number(result.get("examples_per_second")),
-                "none" if statement is None else f"{statement.epsilon:.3g}",
-                "" if statement is None else f"{statement.delta:.2g}",
             ]
         )
     note = (
@@ -168,82 +184,82 @@ def _number(value: float | None) -> str:
 
 
 def _charts(runs: Sequence[FinishedRun]) -> list[Section]:
-    sections = []
+    charts: list[tuple[str, str, Curves | Dots]] = []
     if any(len(run.metrics) > 1 for run in runs):  # one evaluation is no curve
-        sections.append(Section("Quality over time", "", _over_time(runs)))
+        charts.append(("Quality over time", "", _over_time(runs)))
     sparse = [run for run in runs if run.result["gradient_size"]]
     if sparse:
-        sections.append(Section("Embedding coordinates that get noise, per step", "", _sizes(sparse)))
-        sections.append(Section("Rows with noise per table and step", "", _survivors(sparse)))
+        charts.append(("Embedding coordinates that get noise, per step", "", _sizes(sparse)))
+        order = "The column with the most rows first."
+        charts.append(("Rows with noise per column and step", paragraph(order, "quiet"), _rows(sparse)))
     budgets = {run.config.epsilon for run in runs if run.config.epsilon}
     if len(budgets) > 1:
-        sections.append(Section("AUC against epsilon", "", auc_against_epsilon(runs)))
-    return sections
+        charts.append(("AUC against epsilon", "", auc_against_epsilon(runs)))
+    return [Section(title, words + chart_html(chart, title)) for title, words, chart in charts]
 
 
-def _over_time(runs: Sequence[FinishedRun]) -> go.Figure:
-    figure = go.Figure()
-    for run in runs:
-        steps = [record["step"] for record in run.metrics]
-        figure.add_scatter(x=steps, y=[r["auc"] for r in run.metrics], name=run.name, mode="lines+markers")
-    return figure.update_layout(xaxis_title="step", yaxis_title="AUC on held-out rows")
+def _over_time(runs: Sequence[FinishedRun]) -> Curves:
+    series = [
+        Series(
+            run.name, [record["step"] for record in run.metrics], [record["auc"] for record in run.metrics]
+        )
+        for run in runs
+        if run.metrics
+    ]
+    return Curves(series, "step", "AUC on held-out rows")
 
 
-def _sizes(runs: Sequence[FinishedRun]) -> go.Figure:
+def _sizes(runs: Sequence[FinishedRun]) -> Dots:
     dense = runs[0].result["table_coordinates"]
     names = [*[run.name for run in runs], "dense DP-SGD"]
     sizes = [*[run.result["gradient_size"] for run in runs], dense]
-    figure = go.Figure(go.Bar(x=sizes, y=names, orientation="h", text=[f"{size:,.0f}" for size in sizes]))
-    return figure.update_layout(xaxis={"type": "log", "title": "coordinates"}, yaxis={"automargin": True})
+    return Dots(names, [("coordinates", sizes)], "coordinates, logarithmic", values=True)
 
 
-def _survivors(runs: Sequence[FinishedRun]) -> go.Figure:
-    figure = go.Figure()
-    for run in runs:
-        rows = run.result["rows_per_table"]
-        figure.add_bar(x=list(rows), y=list(rows.values()), name=run.name)
-    figure.update_layout(
-        yaxis={"type": "log", "title": "rows"}, xaxis={"type": "category", "automargin": True}
-    )
-    return figure
+def _rows(runs: Sequence[FinishedRun]) -> Dots:
+    """Rows with noise in a step, by column: the column with the most first, equal ones by name."""
+    by_run = [run.rows_per_column for run in runs]
+    most = {name: max(rows.get(name, 0.0) for rows in by_run) for rows in by_run for name in rows}
+    names = sorted(most, key=lambda name: (-most[name], name))
+    series = [(run.name, [rows.get(name) for name in names]) for run, rows in zip(runs, by_run, strict=True)]
+    return Dots(names, series, "rows, logarithmic", values=len(runs) == 1)
 
 
-def auc_against_epsilon(runs: Sequence[FinishedRun]) -> go.Figure:
+def auc_against_epsilon(runs: Sequence[FinishedRun]) -> Curves:
     """One curve for each algorithm; the non-private AUC as a horizontal line."""
-    figure = go.Figure()
     by_algorithm: dict[str, list[FinishedRun]] = {}
     for run in runs:
         by_algorithm.setdefault(run.config.algorithm, []).append(run)
+    series, level = [], None
     for algorithm, group in by_algorithm.items():
+        label = ALGORITHMS[algorithm].label
         if not ALGORITHMS[algorithm].private:
-            level(figure, group[0].result["auc"])
+            level = (group[0].result["auc"], label)
             continue
         group.sort(key=lambda run: run.config.epsilon or 0.0)
-        x, y = [run.config.epsilon for run in group], [run.result["auc"] for run in group]
-        figure.add_scatter(x=x, y=y, name=ALGORITHMS[algorithm].label, mode="lines+markers")
-    epsilon_axis(figure, sorted({run.config.epsilon for run in runs if run.config.epsilon}))
-    return figure.update_layout(yaxis_title="AUC on held-out rows")
-
-
-def level(figure: go.Figure, auc: float) -> None:
-    """The AUC without privacy as a dotted line, visible on light and dark."""
-    label = ALGORITHMS["non-private"].label
-    figure.add_hline(y=auc, line_dash="dot", line_color="#8a94a3", annotation_text=label)
-
-
-def epsilon_axis(figure: go.Figure, budgets: Sequence[float]) -> None:
-    """A logarithmic axis that names the budgets themselves."""
-    figure.update_xaxes(type="log", title="epsilon (add-or-remove-one example)")
-    figure.update_xaxes(tickvals=list(budgets), ticktext=[f"{budget:g}" for budget in budgets])
+        budgets = [run.config.epsilon or 0.0 for run in group]
+        series.append(Series(label, budgets, [run.result["auc"] for run in group]))
+    budgets = sorted({run.config.epsilon for run in runs if run.config.epsilon})
+    return Curves(
+        series, "epsilon (add-or-remove-one example)", "AUC on held-out rows", x_ticks=budgets, level=level
+    )
 
 
 def _reading() -> str:
-    return paragraph(
-        "Epsilon bounds how much the released model can depend on any one example; smaller is more private. "
-        "Delta is the probability that the bound may fail. Both hold for everything listed as released, "
-        "together, and for anything computed from it later."
-    ) + paragraph(
-        "A step of DP-SGD adds noise to every coordinate of every embedding table. The selecting algorithms "
-        "choose, privately, the rows a step may touch, and add noise to those alone: the gradient size is the "
-        "number of embedding coordinates that get noise."
+    return (
+        paragraph(
+            "Epsilon bounds how much the released model can depend on any one example; smaller is more private. "
+            "Delta is the probability that the bound may fail. Both hold for everything listed as released, "
+            "together, and for anything computed from it later."
+        )
+        + paragraph(
+            "A step of DP-SGD adds noise to every coordinate of every embedding table. The selecting algorithms "
+            "choose, privately, the rows a step may touch, and add noise to those alone: the gradient size is the "
+            "number of embedding coordinates that get noise."
+        )
+        + paragraph(
+            "noise_multiplier is the effective one of a step (sigma); map_noise_multiplier is that of the contribution map "
+            "(sigma1), gradient_noise_multiplier that of the gradient (sigma2), threshold the noisy count that a row must "
+            "reach (tau)."
+        )
     )

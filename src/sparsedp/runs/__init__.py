@@ -20,6 +20,7 @@ _HOME = {
     "start": "resuming",
     "stream": "streaming",
     "train": "training",
+    "tune": "tuning",
 }
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "start",
     "stream",
     "train",
+    "tune",
 ]
 
 if TYPE_CHECKING:
@@ -50,5 +52,6 @@ if TYPE_CHECKING:
     from sparsedp.runs.streaming import stream
     from sparsedp.runs.text_config import TextConfig
     from sparsedp.runs.training import train
+    from sparsedp.runs.tuning import tune
 
 __getattr__ = lazy_names(__name__, _HOME)

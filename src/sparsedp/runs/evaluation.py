@@ -12,6 +12,7 @@ from safetensors.torch import load_model
 from torch import nn
 
 from sparsedp.data import ClickData, TextData
+from sparsedp.runs.data_location import locate_data
 from sparsedp.runs.folder import RunFolder
 from sparsedp.runs.sources import data_of, fresh_model, held_out, open_data
 
@@ -98,12 +99,16 @@ def mean_log_loss(clicked: NDArray[np.bool_], predicted: NDArray[np.float64]) ->
     return float(-np.log(np.where(clicked, inside, 1 - inside)).mean())
 
 
-def evaluate_run(path: str | Path, data: str | None = None) -> Evaluation:
-    """A finished run's model on its held-out rows, or on other data of the same schema."""
+def evaluate_run(path: str | Path, data: str | None = None, *, run_data: str | None = None) -> Evaluation:
+    """A finished run's model on its held-out rows, or on other data of the same schema.
+
+    ``run_data``: where the run's own data is now, if it moved.
+    """
     folder = RunFolder(path)
     config = folder.config()
     if not folder.weights.exists():
         raise ValueError(f"{path} has no trained model yet; resume it first")
+    config = locate_data(folder, run_data)
     trained_on = data_of(config)
     model = fresh_model(config, trained_on)
     load_model(model, str(folder.weights))

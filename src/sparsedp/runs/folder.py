@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsedp.core.durable import write_file
+from sparsedp.core.strict_json import json_text
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.text_config import read_config
 
@@ -22,8 +23,8 @@ class RunFolder:
     ``config.yaml``, ``metrics.jsonl`` (one line per evaluation), ``statement.json``, ``result.json``,
     ``model.safetensors``, ``schema.json`` and ``encoding.json`` (the rules of the preparation; with
     vocabularies ``encoding.safetensors``), ``tensorboard/``, the run's own ``run.ledger`` and its name on ledgers,
-    ``run.name``; ``private/`` has the checkpoint, which holds the state of the optimiser and (for seeded
-    runs) of the noise streams.
+    ``run.name``, and ``data.json``, which data it is of; ``private/`` has the checkpoint, which holds the state
+    of the optimiser and (for seeded runs) of the noise streams.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -61,11 +62,19 @@ class RunFolder:
 
     def create(self, config: RunConfig) -> None:
         """Make the folder for a new run; refuse one that is taken."""
-        if self.has_config:
-            raise ValueError(f"{self.path} already holds a run; resume it, or give another folder")
+        self.refuse_taken()
         (self.path / "private").mkdir(parents=True, exist_ok=True)
         os.chmod(self.path / "private", 0o700)
         write_file(self.path / "run.name", f"{self.path.resolve().name}-{secrets.token_hex(4)}")
+        self.write_config(config)
+
+    def refuse_taken(self) -> None:
+        """Refuse a folder that holds a run."""
+        if self.has_config:
+            raise ValueError(f"{self.path} already holds a run; resume it, or give another folder")
+
+    def write_config(self, config: RunConfig) -> None:
+        """Write the settings of the run."""
         write_file(self.path / CONFIG, config.to_yaml())
 
     @property
@@ -84,7 +93,7 @@ class RunFolder:
     def log(self, record: dict[str, Any]) -> None:
         """Append one line to the metrics."""
         with open(self.path / "metrics.jsonl", "a") as file:
-            file.write(json.dumps(record) + "\n")
+            file.write(json_text(record) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
         """All lines of the metrics; a line cut short by a crash is left out."""
@@ -101,12 +110,12 @@ class RunFolder:
 
     def discard_after(self, step: int) -> None:
         """Drop metrics of steps that a resumed run will take again."""
-        remaining = [json.dumps(record) for record in self.metrics() if record["step"] <= step]
+        remaining = [json_text(record) for record in self.metrics() if record["step"] <= step]
         write_file(self.path / "metrics.jsonl", "".join(line + "\n" for line in remaining))
 
     def write_json(self, name: str, content: dict[str, Any]) -> None:
         """Write ``name``.json whole."""
-        write_file(self.path / f"{name}.json", json.dumps(content, indent=2) + "\n")
+        write_file(self.path / f"{name}.json", json_text(content, indent=2) + "\n")
 
     def read_json(self, name: str) -> dict[str, Any] | None:
         """``name``.json, or None where it is not there yet."""

@@ -18,7 +18,7 @@ from sparsedp.runs.folder import RunFolder
 from sparsedp.runs.result import Result, finish_run
 from sparsedp.runs.run_stats import RunStats
 from sparsedp.runs.setup import RunSetup
-from sparsedp.runs.sources import split
+from sparsedp.runs.sources import features_of, split
 from sparsedp.runs.text_config import TextConfig
 from sparsedp.runs.trainer import open_ledger
 from sparsedp.runs.training import OnProgress, take_steps
@@ -119,7 +119,8 @@ def train_rank(
                 statement=trainer.statement(),
                 withheld=trainer.withheld(),
                 training_rows=len(training),
-                noise_multiplier=trainer.engine.noise_multiplier,
+                **trainer.step_figures(),
+                features=features_of(model, setup.data),
                 planned_steps=trainer.total_steps,
                 stopped=trainer.stopped,
                 lost_steps=trainer.lost_steps(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from torch import nn
@@ -23,7 +23,8 @@ class Result:
 
     auc: float
     """On the held-out rows; of a streaming run on all later periods together."""
-    log_loss: float
+    log_loss: float | None
+    """None, in a file, where it was not finite: the model predicts NaN."""
     accuracy: float | None = None
     """Of a text classifier."""
     held_out_rows: int | None = None
@@ -41,7 +42,15 @@ class Result:
     examples_per_second: float
     seconds: float
     noise_multiplier: float | None = None
-    """None without privacy, and for a streaming run: each period has its own."""
+    """None without privacy, and for a streaming run: each period has its own. So it is for the next three."""
+    map_noise_multiplier: float | None = None
+    """AdaFEST: the noise on the contribution map over its sensitivity (sigma1)."""
+    gradient_noise_multiplier: float | None = None
+    """The noise on the gradient over its sensitivity (sigma2)."""
+    threshold: float | None = None
+    """AdaFEST: the noisy count that a row must reach (tau)."""
+    features: dict[str, str] = field(default_factory=dict)
+    """The column of the data that each table embeds, where the model is one of ours."""
     statement: dict[str, Any] | None
     planned_steps: int | None = None
     stopped: str | None = None

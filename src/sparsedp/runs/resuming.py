@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sparsedp.runs.config import RunConfig
+from sparsedp.runs.data_location import locate_data
 from sparsedp.runs.folder import RunFolder
 from sparsedp.runs.result import Result
 from sparsedp.runs.streaming import resume_stream, stream
@@ -17,10 +18,12 @@ def start(config: RunConfig, path: str | Path, on_progress: OnProgress | None = 
     return run(config, path, on_progress)
 
 
-def resume(path: str | Path, on_progress: OnProgress | None = None) -> Result:
-    """Finish the run in the folder ``path``; a finished one is only read."""
+def resume(path: str | Path, on_progress: OnProgress | None = None, *, run_data: str | None = None) -> Result:
+    """Finish the run in the folder ``path``; a finished one is only read. ``run_data``: where its data is now, if it moved."""
     folder = RunFolder(path)
     config, finished = folder.config(), folder.read_json("result")
+    if run_data is not None:
+        locate_data(folder, run_data)  # and remember it
     if finished is not None:
         return Result(**finished)
     finish = resume_training if config.period is None else resume_stream

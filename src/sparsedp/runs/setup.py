@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from sparsedp.data import ClickData, TextData
 from sparsedp.data import schema as schemas
 from sparsedp.data.encoding import MissingEncoding
 from sparsedp.runs.config import RunConfig
+from sparsedp.runs.data_location import fit_to_data, locate_data, record_data
 from sparsedp.runs.folder import RunFolder
 from sparsedp.runs.sources import data_of, fresh_model, split_periods
 from sparsedp.runs.trainer import check_ledger
@@ -32,6 +34,9 @@ class RunSetup:
     @classmethod
     def create(cls, config: RunConfig, path: str | Path) -> RunSetup:
         """A new run in the folder ``path``, which is created only if the config is valid."""
+        config, notes = fit_to_data(config)
+        for note in notes:
+            warnings.warn(note, stacklevel=3)
         data = data_of(config)
         if isinstance(data, ClickData) and config.period is not None:
             split_periods(config, data)
@@ -41,12 +46,13 @@ class RunSetup:
         folder = RunFolder(path)
         folder.create(config)
         keep_rules(folder, data)
+        record_data(folder, config)
         return cls(config, folder, data, model)
 
     @classmethod
-    def reopen(cls, folder: RunFolder) -> RunSetup:
-        """A run that was started before."""
-        config = folder.config()
+    def reopen(cls, folder: RunFolder, run_data: str | None = None) -> RunSetup:
+        """A run that was started before; ``run_data``: where its data is now, if it moved."""
+        config = locate_data(folder, run_data)
         data = data_of(config)
         keep_rules(folder, data)
         return cls(config, folder, data, fresh_model(config, data))

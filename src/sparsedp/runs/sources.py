@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import torch
 from torch import nn
 
 from sparsedp.data import ClickData, ClickProcess, GeneratedClicks, TextData
-from sparsedp.models import load_model
+from sparsedp.models import DLRM, PCTR, load_model
 from sparsedp.runs.config import RunConfig
+from sparsedp.runs.data_location import GENERATED
 from sparsedp.runs.text import fresh_classifier, open_texts, split_texts
 from sparsedp.runs.text_config import TextConfig
 
@@ -25,7 +24,7 @@ def data_of(config: RunConfig) -> ClickData | TextData:
 
 def open_data(name: str) -> ClickData:
     """A prepared folder, or ``generated:ROWS`` / ``generated:ROWSxDAYS``."""
-    generated = re.fullmatch(r"generated:(\d+)(?:x(\d+))?", name)
+    generated = GENERATED.fullmatch(name)
     if generated is None:
         return ClickData.open(name)
     rows, days = int(generated[1]), int(generated[2] or 1)
@@ -75,3 +74,11 @@ def fresh_model(config: RunConfig, data: ClickData | TextData) -> nn.Module:
     if config.seed is not None:
         torch.manual_seed(config.seed)
     return load_model(config.model, data.schema, **config.model_options)
+
+
+def features_of(model: nn.Module, data: ClickData | TextData) -> dict[str, str]:
+    """The column that each table of the model embeds, by the table's name; empty for texts and others' models."""
+    if isinstance(data, TextData) or not isinstance(model, PCTR | DLRM):
+        return {}
+    columns = (*data.schema.categorical, *data.schema.multi_hot)
+    return {f"embeddings.{number}": feature.name for number, feature in enumerate(columns)}

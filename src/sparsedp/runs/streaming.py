@@ -26,7 +26,7 @@ from sparsedp.runs.result import Result, finish_run
 from sparsedp.runs.row_counts import count_columns
 from sparsedp.runs.run_stats import RunStats
 from sparsedp.runs.setup import RunSetup
-from sparsedp.runs.sources import held_out, split_periods
+from sparsedp.runs.sources import features_of, held_out, split_periods
 from sparsedp.runs.trainer import PlainTrainer, PrivateTrainer, Trainer, open_ledger
 from sparsedp.runs.training import OnProgress, take_steps
 from sparsedp.selection import FEST
@@ -167,12 +167,13 @@ def _finish(setup: RunSetup, state: _State, training: list[ClickData], evaluatio
         setup.model,
         evaluation=evaluation,
         run_stats=state.run_stats,
-        statement=_composed([PrivacyStatement(**each) for each in state.statements]),
+        statement=_composed([PrivacyStatement(**each) for each in state.statements], setup.config.delta),
         withheld=state.withheld,
         training_rows=sum(len(period) for period in training),
         planned_steps=state.planned_steps,
         stopped=state.stopped,
         lost_steps=state.lost_steps,
+        features=features_of(setup.model, training[0]),
         periods=len(training),
         next_period_auc=state.next_auc,
     )
@@ -264,7 +265,8 @@ def _trainer(setup: RunSetup, period: ClickData, rows: _PeriodRows, number: int)
         trainer.close()
 
 
-def _composed(statements: list[PrivacyStatement]) -> PrivacyStatement | None:
+def _composed(statements: list[PrivacyStatement], delta: float | None) -> PrivacyStatement | None:
+    """One statement for all periods, which says why its delta is what it is; ``delta`` is that of the settings."""
     if not statements:
         return None
     worst = max(statements, key=lambda statement: statement.epsilon)
@@ -275,5 +277,11 @@ def _composed(statements: list[PrivacyStatement]) -> PrivacyStatement | None:
         unit=worst.unit,
         released="the model after every step of every period",
         private=all(statement.private for statement in statements),
-        notes=(f"{len(statements)} periods of disjoint examples: the costliest one counts",),
+        notes=(
+            f"{len(statements)} periods of disjoint examples: the costliest one counts",
+            "each period has this delta"
+            if delta is not None
+            else "delta is that of the smallest period: by default a period's is 1 / (10 x its own examples), which is "
+            "more than 1 / (10 x all examples)",
+        ),
     )

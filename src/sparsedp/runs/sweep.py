@@ -168,12 +168,19 @@ def gather(configs: Sequence[RunConfig], folder: Path) -> pl.DataFrame:
     """Settings and figures of finished runs as one table."""
     records = []
     for config in configs:
-        result = RunFolder(folder / run_name(config)).read_json("result")
+        run = RunFolder(folder / run_name(config))
+        result = run.read_json("result")
         if result is not None:
             settings = {k: v for k, v in config.model_dump(mode="json").items() if not isinstance(v, dict)}
             figures = {column: result.get(name) for column, name in _FIGURES.items()}
             statement = result.get("statement") or {}
             records.append(
-                {**settings, **figures, "spent_epsilon": statement.get("epsilon"), "run": run_name(config)}
+                {
+                    **settings,
+                    "model": run.config().model,
+                    **figures,
+                    "spent_epsilon": statement.get("epsilon"),
+                    "run": run_name(config),
+                }
             )
     return pl.DataFrame(records, infer_schema_length=None)

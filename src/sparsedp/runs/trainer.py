@@ -22,8 +22,9 @@ from sparsedp.runs.config import RunConfig
 from sparsedp.runs.optimizers import optimizers_of
 from sparsedp.runs.row_counts import private_rows
 from sparsedp.runs.run_stats import RunStats
-from sparsedp.runs.users import loader_of, population, units, user_sampler
+from sparsedp.runs.users import batch_size, loader_of, population, units, user_sampler
 from sparsedp.selection import FEST, PrivateTopK, Selection
+from sparsedp.selection.adafest import ContributionMap
 from sparsedp.training import EpsilonMeter, LastStep, PoissonLoader, PrivacyEngine
 from sparsedp.training.checkpoint import load_file, state_of, write_state
 
@@ -125,7 +126,7 @@ class PrivateTrainer(Trainer):
             module=model,
             optimizer=optimizers_of(config, model),
             data_loader=loader_of(config, data, sampler),
-            expected_batch_size=min(config.expected_batch_size, population(data, sampler)),
+            expected_batch_size=batch_size(config, population(data, sampler)),
             unit=config.unit,
             target_epsilon=config.epsilon,
             target_delta=self.delta,
@@ -185,6 +186,17 @@ class PrivateTrainer(Trainer):
     @override
     def statement(self) -> PrivacyStatement | None:
         return self.engine.statement(self.delta)
+
+    def step_figures(self) -> dict[str, float]:
+        """The public constants of a step, by the names that a result has for them."""
+        figures = {"noise_multiplier": self.engine.noise_multiplier}
+        if not self.engine.session.is_selection_final:  # not a single step was taken
+            return figures
+        rule = self.engine.session.rule()
+        figures["gradient_noise_multiplier"] = rule.gradient_noise_multiplier
+        if isinstance(rule, ContributionMap):
+            figures |= {"map_noise_multiplier": rule.map_noise_multiplier, "threshold": rule.threshold}
+        return figures
 
     @override
     def lost_steps(self) -> int:
@@ -255,7 +267,7 @@ class PlainTrainer(Trainer):
     def __init__(self, config: RunConfig, model: nn.Module, data: ClickData | TextData) -> None:
         self.stopped: str | None = None
         sampler = user_sampler(config, data)
-        batch = min(config.expected_batch_size, population(data, sampler))
+        batch = batch_size(config, population(data, sampler))
         rate = batch / population(data, sampler)
         examples = batch if sampler is None else round(rate * len(sampler))
         self._piece = _CurrentPiece(examples if config.physical_batch_size is not None else None)

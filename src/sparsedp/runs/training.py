@@ -22,7 +22,7 @@ from sparsedp.runs.folder import RunFolder
 from sparsedp.runs.result import Result, finish_run
 from sparsedp.runs.run_stats import RunStats
 from sparsedp.runs.setup import RunSetup
-from sparsedp.runs.sources import split
+from sparsedp.runs.sources import features_of, split
 from sparsedp.runs.trainer import PlainTrainer, PrivateTrainer, Trainer, open_ledger
 
 
@@ -199,7 +199,8 @@ def _finish(
         statement=trainer.statement(),
         withheld=trainer.withheld(),
         training_rows=len(training),
-        noise_multiplier=trainer.engine.noise_multiplier if isinstance(trainer, PrivateTrainer) else None,
+        **(trainer.step_figures() if isinstance(trainer, PrivateTrainer) else {}),
+        features=features_of(setup.model, setup.data),
         planned_steps=trainer.total_steps,
         stopped=trainer.stopped,
         lost_steps=trainer.lost_steps(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from sparsedp.data import ClickData, TextData
@@ -43,3 +44,14 @@ def population(data: ClickData | TextData, sampler: UserSampler | None) -> int:
 def units(data: ClickData | TextData, sampler: UserSampler | None) -> int:
     """How many examples or users are protected."""
     return len(data) if sampler is None else sampler.users
+
+
+def batch_size(config: RunConfig, population: int) -> int:
+    """The expected batch size: at most all of the population, and said where that is fewer than the settings want."""
+    if config.expected_batch_size > population:
+        warnings.warn(
+            f"expected_batch_size: {config.expected_batch_size:,} is more than the {population:,} that a batch is drawn "
+            "from, so every step reads all of them",
+            stacklevel=3,
+        )
+    return min(config.expected_batch_size, population)

@@ -188,17 +188,20 @@ class Ledger:
             delta = self.budget[1]
         delta = check_delta(delta)
         events = self.events()
-        names = ", ".join(dict.fromkeys(run.name for run in self.runs)) or "none"
-        total = sum(count for _, count in events)
         return PrivacyStatement(
             epsilon=epsilon_of(events, delta) if events else 0.0,
             delta=delta,
             adjacency=self.adjacency,
             unit=self.unit,
-            released=f"the results of all {total} recorded events (runs: {names})",
+            released=self.released(events),
             private=all(run.private for run in self.runs),
             notes=self.notices,
         )
+
+    def released(self, events: Events) -> str:
+        """What the results of these events of the ledger are, in the words of a statement."""
+        names = ", ".join(dict.fromkeys(run.name for run in self.runs)) or "none"
+        return f"the results of all {sum(count for _, count in events)} recorded events (runs: {names})"
 
     def spend(self, event: DpEvent, count: int = 1, *, cap: EpsilonCap | None = None) -> None:
         """Record `count` releases of `event`, durably, before they are made; all of them or none.

@@ -139,7 +139,7 @@ def _collect(event: dp_event.DpEvent, count: int, collector: _Collector) -> None
             collector.add(pair, times * count)
     elif isinstance(event, ev.PoissonSampledDpEvent):
         _collect_sampled(event, count, collector)
-    elif isinstance(event, (ev.ZCDpEvent, ev.RepeatAndSelectDpEvent)) and has_renyi(event):
+    elif isinstance(event, (ev.ZCDpEvent, ev.RepeatAndSelectDpEvent, ev.WorstOfDpEvent)) and has_renyi(event):
         check_renyi(event)
         if event != ev.ZCDpEvent(0.0):
             collector.renyi.append((event, count))

@@ -1,0 +1,98 @@
+"""What all runs on the same data cost together."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparsedp.accounting import Ledger, PrivacyStatement, epsilon_of
+from sparsedp.accounting.events import Events
+from sparsedp.report.finished_run import FinishedRun
+
+_MOST_COMBINATIONS = 64
+
+
+@dataclass(frozen=True)
+class JointCost:
+    """Runs on the same data, and what the private ones of them cost together."""
+
+    runs: tuple[FinishedRun, ...]
+    statement: PrivacyStatement | None
+    """None where none of them is private, or where they protect different units."""
+
+    @property
+    def unprotected(self) -> list[FinishedRun]:
+        """Those without privacy: with their models shown, nothing is guaranteed."""
+        return [run for run in self.runs if run.statement is None]
+
+
+def joint_costs(runs: Sequence[FinishedRun]) -> list[JointCost]:
+    """One for each data set that several of the runs were trained on.
+
+    Guarantee: add-or-remove-one, one loss distribution over the events of all their ledgers, each ledger once, at
+    the smallest delta of the runs. An example of a streaming run is in one of its periods, so that the costliest
+    choice of a period from each run counts. Where a ledger is missing, epsilons and deltas of the statements are
+    added, which is valid and larger.
+    """
+    by_data: dict[str, list[FinishedRun]] = {}
+    for run in runs:
+        by_data.setdefault(run.data.get("digest") or run.config.data, []).append(run)
+    return [JointCost(tuple(group), _together(group)) for group in by_data.values() if len(group) > 1]
+
+
+def _together(group: Sequence[FinishedRun]) -> PrivacyStatement | None:
+    stated = [(run, run.statement) for run in group if run.statement is not None]
+    statements = [statement for _, statement in stated]
+    if not stated or len({(each.unit, each.adjacency) for each in statements}) > 1:
+        return None
+    try:
+        parts = _ledgers([run for run, _ in stated])
+    except OSError:
+        parts = None
+    if parts is None:
+        epsilon, delta = sum(each.epsilon for each in statements), sum(each.delta for each in statements)
+        note = "a ledger is missing, so the epsilons and the deltas of the statements were added"
+    else:
+        delta = min(each.delta for each in statements)
+        epsilon = max(epsilon_of(list(itertools.chain(*choice)), delta) for choice in _choices(parts))
+        note = "one loss distribution over all events of their ledgers"
+    return PrivacyStatement(
+        epsilon,
+        min(delta, 1.0),
+        statements[0].adjacency,
+        statements[0].unit,
+        f"the results of all {len(stated)} private runs on the same data",
+        all(each.private for each in statements),
+        (note,),
+    )
+
+
+def _ledgers(runs: Sequence[FinishedRun]) -> list[list[Events]] | None:
+    """For each ledger, or each run over periods, what an example may have been charged; None if a file is missing.
+
+    A shared ledger is read once, with all runs on it, also those that are not in the report.
+    """
+    parts: dict[Path, list[Events]] = {}
+    for run in runs:
+        periods = sorted(run.folder.path.glob("period-*/run.ledger"))
+        if run.config.ledger is not None:
+            parts[Path(run.config.ledger).resolve()] = [Ledger.read(run.config.ledger).events()]
+        elif periods:
+            parts[run.folder.path.resolve()] = [Ledger.read(path).events() for path in periods]
+        elif run.folder.ledger.exists():
+            parts[run.folder.ledger.resolve()] = [Ledger.read(run.folder.ledger).events()]
+        else:
+            return None
+    return list(parts.values())
+
+
+def _choices(parts: Sequence[Sequence[Events]]) -> list[tuple[Events, ...]]:
+    """Every choice of a period from each part; where these are too many, all periods at once, which costs more."""
+    number = 1
+    for part in parts:
+        number *= len(part)
+    if number <= _MOST_COMBINATIONS:
+        return list(itertools.product(*parts))
+    return [tuple(events for part in parts for events in part)]

@@ -1,0 +1,77 @@
+"""What a run will cost, before it has seen data: the events of its steps and of its one-off choices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sparsedp.accounting import calibrate, epsilon_of, split_sigma
+from sparsedp.accounting.events import Events, PoissonSampledDpEvent
+from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE, PrivacyStatement
+from sparsedp.runs.algorithms import ALGORITHMS, selection_of
+from sparsedp.runs.config import RunConfig
+from sparsedp.selection import AdaFEST, PrivateTopK, Selection
+
+
+@dataclass(frozen=True)
+class RunCost:
+    """A run of `steps` steps at a noise multiplier, as the ledger will see it."""
+
+    selection: Selection
+    noise_multiplier: float
+    sampling_rate: float
+    steps: int
+
+    @property
+    def events(self) -> Events:
+        """The one-off choices and all steps: what an uninterrupted run enters in its ledger."""
+        step = PoissonSampledDpEvent(self.sampling_rate, self.selection.step_event(self.noise_multiplier))
+        return [*((event, 1) for event in self.selection.one_off_events()), (step, self.steps)]
+
+    @property
+    def noise_multipliers(self) -> dict[str, float]:
+        """The effective noise multiplier of a step, and for AdaFEST its two parts."""
+        parts = {"noise_multiplier": self.noise_multiplier}
+        if isinstance(self.selection, AdaFEST):
+            sigma1, sigma2 = split_sigma(self.noise_multiplier, self.selection.noise_ratio)
+            parts |= {"map_noise_multiplier": sigma1, "gradient_noise_multiplier": sigma2}
+        return parts
+
+    def statement(self, delta: float) -> PrivacyStatement:
+        """What the whole run costs at `delta`."""
+        final = getattr(self.selection, "lazy", False)
+        released = f"the model after each of {self.steps} steps on Poisson batches"
+        return PrivacyStatement(
+            epsilon=epsilon_of(self.events, delta),
+            delta=delta,
+            adjacency=ADD_OR_REMOVE_ONE,
+            unit="example",
+            released=f"the model after {self.steps} steps on Poisson batches" if final else released,
+            notes=("valid for the final model only",) if final else (),
+        )
+
+
+def unseen_selection(config: RunConfig) -> Selection:
+    """The selection of a private run as far as its settings decide it; its row set is still to be chosen."""
+    if not ALGORITHMS[config.algorithm].row_set:
+        return selection_of(config, None)
+    assert config.rows is not None
+    top_k = PrivateTopK({}, config.rows, config.fest_mu, always_on_rows=config.always_on_rows)
+    return selection_of(config, top_k)
+
+
+def run_cost(config: RunConfig, sampling_rate: float, steps: int, delta: float) -> RunCost:
+    """The cost of a run with these settings at the noise that `config.epsilon` asks for.
+
+    The noise multiplier is the one that training will use: both come from `calibrate` with the same arguments.
+    """
+    assert config.epsilon is not None
+    selection = unseen_selection(config)
+    sigma = calibrate(
+        target_epsilon=config.epsilon,
+        target_delta=delta,
+        sampling_rate=sampling_rate,
+        steps=steps,
+        extra_events=selection.one_off_events(),
+        step_event=lambda sigma: PoissonSampledDpEvent(sampling_rate, selection.step_event(sigma)),
+    )
+    return RunCost(selection, sigma, sampling_rate, steps)

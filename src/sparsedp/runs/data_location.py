@@ -1,0 +1,105 @@
+"""Where a run's data is: absolute in its settings, and found again when the run or the data moved.
+
+Nothing heavy is imported here: a command refuses missing data before it loads torch.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from sparsedp.data.schema import Schema
+from sparsedp.runs.config import RunConfig
+from sparsedp.runs.folder import RunFolder
+from sparsedp.runs.text_config import TextConfig
+
+GENERATED = re.compile(r"generated:(\d+)(?:x(\d+))?")
+RECORD = "data"
+"""The file, ``data.json``, in which a run's folder notes which data it is of."""
+_FOR_BAGS = "dlrm"
+
+
+def fit_to_data(config: RunConfig) -> tuple[RunConfig, list[str]]:
+    """(the settings with absolute paths and a model that reads all columns, what was chosen, in words).
+
+    Refuses data that is not there. The model is changed only where the settings do not name one.
+    """
+    paths = {
+        name: str(Path(value).absolute())
+        for name in ("data", "ledger")
+        if (value := getattr(config, name)) is not None and not (name == "data" and _is_generated(config))
+    }
+    if isinstance(config, TextConfig) and Path(config.model).is_dir():
+        paths["model"] = str(Path(config.model).absolute())
+    config = config.model_copy(update=paths)
+    schema = schema_of(config)
+    if schema is None or not schema.multi_hot or "model" in config.model_fields_set:
+        return config, []
+    columns = ", ".join(feature.name for feature in schema.multi_hot)
+    note = f"model: {_FOR_BAGS}, because the data has multi-hot columns ({columns}), which {config.model} does not read"
+    return config.model_copy(update={"model": _FOR_BAGS}), [note]
+
+
+def schema_of(config: RunConfig) -> Schema | None:
+    """The schema of prepared click data; None for generated data and for texts, which must exist."""
+    if _is_generated(config):
+        return None
+    if not isinstance(config, TextConfig):
+        return Schema.read(config.data)
+    if not Path(config.data).exists():
+        raise ValueError(f"data: there is no file or folder {config.data}")
+    return None
+
+
+def record_data(folder: RunFolder, config: RunConfig) -> None:
+    """Note in the run's folder which data it is of, so that other data in its place is refused."""
+    if _is_generated(config):
+        return
+    schema = schema_of(config)
+    record = {
+        "relative": os.path.relpath(config.data, folder.path.absolute()),
+        "digest": None if schema is None else schema.digest,
+        "vocabulary_statement": None if schema is None else schema.vocabulary_statement,
+    }
+    folder.write_json(RECORD, record)
+
+
+def locate_data(folder: RunFolder, run_data: str | None = None) -> RunConfig:
+    """The settings of a run with the path where its data is now.
+
+    Tried in turn: ``run_data``, which the folder then remembers; the path in the settings; the same way from the
+    run's folder as when it began. Data other than the run began with is refused.
+    """
+    config = folder.config()
+    if _is_generated(config):
+        if run_data is not None:
+            raise ValueError(f"run_data: the run is on {config.data}, which is nowhere on disk")
+        return config
+    record = folder.read_json(RECORD) or {}
+    beside = [folder.path.absolute() / record["relative"]] if "relative" in record else []
+    places = [Path(run_data).absolute()] if run_data is not None else [Path(config.data), *beside]
+    found = next((place for place in places if _holds_data(config, place)), None)
+    if found is None:
+        raise ValueError(
+            f"data: the run's data is not at {places[0]}; if it moved, say where it is now: --run-data DIR"
+        )
+    located = config.model_copy(update={"data": str(found.resolve())})
+    schema = schema_of(located)
+    if schema is not None and record.get("digest") not in (None, schema.digest):
+        raise ValueError(f"data: {located.data} holds other data than the run began with")
+    if located.ledger is not None and not Path(located.ledger).exists():
+        raise ValueError(
+            f"ledger: {located.ledger}, which holds what the run spent, is not there: put it back"
+        )
+    if run_data is not None:
+        folder.write_config(located)
+    return located
+
+
+def _is_generated(config: RunConfig) -> bool:
+    return GENERATED.fullmatch(config.data) is not None
+
+
+def _holds_data(config: RunConfig, place: Path) -> bool:
+    return place.exists() if isinstance(config, TextConfig) else (place / "schema.json").exists()

@@ -1,0 +1,321 @@
+"""Tuning: the best of many settings, chosen by private runs, with one price for the whole search."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+from safetensors.torch import load_model, save_file
+
+from sparsedp.accounting import Ledger, PrivacyStatement, analytic_gaussian_sigma, epsilon_of
+from sparsedp.accounting.event_json import event_key
+from sparsedp.accounting.events import ComposedDpEvent, DpEvent, SelfComposedDpEvent, WorstOfDpEvent
+from sparsedp.accounting.renyi import has_renyi, renyi_epsilon
+from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE
+from sparsedp.core.durable import replace_file, write_file
+from sparsedp.core.steps import steps_in, steps_per_epoch
+from sparsedp.core.strict_json import json_text
+from sparsedp.data import ClickData
+from sparsedp.mechanisms import draw_repetitions, repetition_event
+from sparsedp.mechanisms.repetition import Law
+from sparsedp.randomness import NoiseSource
+from sparsedp.runs.config import RunConfig
+from sparsedp.runs.cost import RunCost, run_cost
+from sparsedp.runs.data_location import fit_to_data, record_data
+from sparsedp.runs.folder import RunFolder
+from sparsedp.runs.result import Result
+from sparsedp.runs.resuming import resume, start
+from sparsedp.runs.score import SENSITIVITY, noisy_score, score_event
+from sparsedp.runs.sources import data_of, fresh_model, split
+from sparsedp.runs.text_config import TextConfig
+from sparsedp.runs.training import OnProgress
+
+FIXED = ("data", "epsilon", "delta", "holdout", "holdout_by", "seed", "ledger", "period")
+"""Settings that all runs of a search share."""
+_SCORE_SHARE = 0.5
+"""The epsilon of a score over that of a run: no example pays for both, and held-out rows are many."""
+_CLOSE = 0.98
+_MOST_TRIALS = 25
+
+
+@dataclass(frozen=True)
+class SearchPlan:
+    """Everything public about a search: its settings, their costs, the law of the number of runs."""
+
+    base: RunConfig
+    settings: tuple[dict[str, Any], ...]
+    """The points of the grid."""
+    configs: tuple[RunConfig, ...]
+    """A run for each, at an epsilon that makes the whole search cost that of ``base``."""
+    costs: tuple[RunCost, ...]
+    score_noise_multiplier: float
+    mean: float
+    law: Law
+    delta: float
+
+    @property
+    def event(self) -> DpEvent:
+        """What the whole search costs."""
+        return repetition_event(
+            _run_event(self.costs, self.score_noise_multiplier), mean=self.mean, law=self.law
+        )
+
+    @property
+    def epsilon(self) -> float:
+        """What the whole search costs at its delta."""
+        return epsilon_of([(self.event, 1)], self.delta)
+
+
+def tune(
+    base: RunConfig,
+    grid: Mapping[str, Sequence[Any]],
+    out: str | Path,
+    *,
+    runs: float | None = None,
+    law: Law = "geometric",
+    on_progress: OnProgress | None = None,
+) -> Result:
+    """Train a random number of runs, each with settings drawn from ``grid``, into ``out``; the best one stays.
+
+    Guarantee: ``base.epsilon`` at its delta for the whole search, add-or-remove-one example, of training and
+    held-out rows alike. Released: the best run's model, settings and noisy score. Not released, and deleted: the other
+    runs, their scores, how many there were. One event is on the ledger, before anything is drawn.
+    Proof: a run draws its settings without a look at the data, trains on the training rows and scores on the
+    held-out ones; an example is among one of the two, so a run with its score costs the worst of its parts
+    (``WorstOfDpEvent``). The best of a number of runs drawn from ``law`` costs ``repetition_event`` of that.
+
+    ``runs`` is the mean number of runs; by default as many as the grid has points. An interrupted search goes on
+    when it is called again with the same arguments.
+    """
+    plan = plan_search(base, grid, runs=runs, law=law)
+    folder = RunFolder(out)
+    folder.refuse_taken()
+    search = _Search.open(plan, folder)
+    for number in range(len(search.drawn)):
+        if number >= len(search.scores):
+            search.run(number, on_progress)
+    return search.release()
+
+
+def plan_search(
+    base: RunConfig, grid: Mapping[str, Sequence[Any]], *, runs: float | None = None, law: Law = "geometric"
+) -> SearchPlan:
+    """The settings of a search and the noise of its runs, before anything is spent."""
+    settings = _points(grid)
+    base, _ = fit_to_data(base)
+    for problem, is_one in (
+        (f"algorithm: {base.algorithm} is not private; sweep it instead", not base.is_private),
+        ("period: a search has no periods", base.period is not None),
+        ("task: a search is for click data", isinstance(base, TextConfig)),
+    ):
+        if is_one:
+            raise ValueError(problem)
+    given = base.model_dump(exclude_unset=True)
+    configs = [RunConfig.parse({**given, **point, "ledger": None}) for point in settings]
+    for config in configs:
+        if not config.is_private:
+            raise ValueError(f"grid: algorithm {config.algorithm} is not private")
+    training, _ = split(base, data_of(base))
+    return _calibrated(base, settings, configs, len(training), float(runs or len(settings)), law)
+
+
+def _points(grid: Mapping[str, Sequence[Any]]) -> tuple[dict[str, Any], ...]:
+    for name, values in grid.items():
+        if name in FIXED:
+            raise ValueError(f"grid: {name} is the same for all runs of a search")
+        if not values:
+            raise ValueError(f"grid: {name} has no values")
+    points = tuple(dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values()))
+    if len(points) < 2:
+        raise ValueError("grid: there is nothing to choose from; give a setting with two values or more")
+    return points
+
+
+def _calibrated(
+    base: RunConfig,
+    settings: tuple[dict[str, Any], ...],
+    configs: Sequence[RunConfig],
+    examples: int,
+    mean: float,
+    law: Law,
+) -> SearchPlan:
+    """The plan whose runs have the largest epsilon with which the search stays within that of ``base``."""
+    assert base.epsilon is not None
+    delta, target = base.delta_for(examples), base.epsilon
+
+    def planned(run_epsilon: float) -> SearchPlan:
+        scaled = [config.model_copy(update={"epsilon": run_epsilon, "delta": delta}) for config in configs]
+        costs = tuple(_cost(config, examples, delta) for config in scaled)
+        noise = analytic_gaussian_sigma(_SCORE_SHARE * run_epsilon, delta)
+        return SearchPlan(base, settings, tuple(scaled), costs, noise, mean, law, delta)
+
+    run_epsilon = target / 2
+    for _ in range(_MOST_TRIALS):
+        plan = planned(run_epsilon)
+        for cost in plan.costs:
+            if not all(has_renyi(event) for event, _ in cost.events):
+                kind = type(cost.selection).__name__
+                raise ValueError(f"algorithm: {kind} cannot be searched: its Renyi divergences are not known")
+        spent = renyi_epsilon([(plan.event, 1)], delta)
+        if _CLOSE * target <= spent <= target and plan.epsilon <= target:
+            return plan
+        run_epsilon *= (1 + _CLOSE) / 2 * target / spent
+    raise ValueError(f"epsilon of {target:g} is too small for a search of {mean:g} runs at delta {delta:g}")
+
+
+def _cost(config: RunConfig, examples: int, delta: float) -> RunCost:
+    rate = min(config.expected_batch_size, examples) / examples
+    return run_cost(config, rate, steps_in(config.epochs, steps_per_epoch(rate)), delta)
+
+
+def _run_event(costs: Sequence[RunCost], score_noise_multiplier: float) -> DpEvent:
+    """A run with its score: the settings are drawn without a look at the data, and no example is in both parts."""
+    trained = {
+        event_key(event): event
+        for cost in costs
+        for event in [
+            ComposedDpEvent(tuple(SelfComposedDpEvent(event, count) for event, count in cost.events))
+        ]
+    }
+    return WorstOfDpEvent((*trained.values(), score_event(score_noise_multiplier)))
+
+
+class _Search:
+    """A search in its folder: ``private/`` has what was drawn, the scores and the runs, until the best is released."""
+
+    def __init__(self, plan: SearchPlan, folder: RunFolder, state: Mapping[str, Any]) -> None:
+        self.plan, self.folder = plan, folder
+        self.drawn: list[int] = state["drawn"] or []
+        self.scores: list[float] = state["scores"]
+        self._name, self._asked = state["name"], state["asked"]
+        self._source = NoiseSource(plan.base.seed)
+        self._data = data_of(plan.base)
+
+    @classmethod
+    def open(cls, plan: SearchPlan, folder: RunFolder) -> _Search:
+        """Begin a search, which is charged at once, or take up one that was interrupted."""
+        state = folder.path / "private" / "search.json"
+        asked = [plan.base.to_yaml(), list(plan.settings), plan.mean, plan.law]
+        if not state.exists():
+            state.parent.mkdir(parents=True, exist_ok=True)
+            os.chmod(state.parent, 0o700)
+            name = f"{folder.path.resolve().name}-{secrets.token_hex(4)}"
+            write_file(state, json_text({"asked": asked, "name": name, "drawn": None, "scores": []}))
+        known = json.loads(state.read_text())
+        if known["asked"] != json.loads(json_text(asked)):
+            raise ValueError(f"out: {folder.path} holds a search with other settings; give another folder")
+        search = cls(plan, folder, known)
+        with search._ledger() as ledger:
+            if not ledger.own_events():  # else it was charged before a crash
+                ledger.spend(plan.event)
+        if known["drawn"] is None:
+            stream = search._source.sampling.fork(1)
+            number = draw_repetitions(mean=plan.mean, law=plan.law, stream=stream)
+            search.drawn = stream.integers(len(plan.settings), number).tolist()
+            search._save()
+        return search
+
+    def _save(self) -> None:
+        state = {"asked": self._asked, "name": self._name, "drawn": self.drawn, "scores": self.scores}
+        write_file(self.folder.path / "private" / "search.json", json_text(state))
+
+    def _ledger(self) -> Ledger:
+        path = self.plan.base.ledger or self.folder.ledger
+        return Ledger.open(path, run=self._name, private=self.plan.base.seed is None)
+
+    def _run_folder(self, number: int) -> RunFolder:
+        return RunFolder(self.folder.path / "private" / f"run-{number:04d}")
+
+    def run(self, number: int, on_progress: OnProgress | None) -> None:
+        """Train run ``number`` and score it; refuse one that was not trained as the search was charged."""
+        config, cost = self.plan.configs[self.drawn[number]], self.plan.costs[self.drawn[number]]
+        if config.seed is not None:
+            config = config.model_copy(update={"seed": config.seed + number})
+        folder = self._run_folder(number)
+        if folder.has_config:
+            result = resume(folder.path, on_progress)
+        else:
+            result = start(config, folder.path, on_progress)
+        if result.noise_multiplier != cost.noise_multiplier or result.steps > cost.steps:
+            raise RuntimeError("a run was trained otherwise than the search was charged: nothing is released")
+        model = fresh_model(config, self._data)
+        load_model(model, str(folder.weights))
+        held_out = split(config, self._data)[1]
+        assert isinstance(held_out, ClickData)
+        score = noisy_score(
+            model,
+            held_out,
+            noise_multiplier=self.plan.score_noise_multiplier,
+            stream=self._source.selection.fork(number),
+        )
+        self.scores.append(score)
+        self._save()
+
+    def release(self) -> Result:
+        """Make the search's folder that of its best run, with the statement of the search, and delete the others."""
+        best = max(range(len(self.scores)), key=self.scores.__getitem__)
+        winner, statement = self._run_folder(best), self._statement()
+        result = {**(winner.read_json("result") or {}), "statement": statement.to_dict()}
+        _copy_weights(winner.weights, self.folder.weights, str(statement))
+        self.folder.write_json("statement", statement.to_dict())
+        self.folder.write_json(
+            "tuning",
+            {
+                "grid": list(self.plan.settings),
+                "chosen": self.plan.settings[self.drawn[best]],
+                "score": self.scores[best],
+                "score_std": self._score_std,
+                "mean_runs": self.plan.mean,
+                "law": self.plan.law,
+            },
+        )
+        self.folder.write_json("result", result)
+        shutil.rmtree(self.folder.path / "private")
+        # The epsilon of the search, not that of the run, which would be too low a price.
+        base, config = self.plan.base, self.plan.configs[self.drawn[best]]
+        config = config.model_copy(update={"epsilon": base.epsilon, "ledger": base.ledger})
+        self.folder.create(config)
+        record_data(self.folder, config)
+        return Result(**result)
+
+    @property
+    def _score_std(self) -> float:
+        """The noise of a score, in log-loss."""
+        held_out = split(self.plan.base, self._data)[1]
+        return self.plan.score_noise_multiplier * SENSITIVITY / len(held_out)
+
+    def _statement(self) -> PrivacyStatement:
+        plan = self.plan
+        notes = (
+            f"one price for a {plan.law} number of runs, {plan.mean:g} on average, each with one of "
+            f"{len(plan.settings)} settings; the others were deleted",
+        )
+        if plan.base.ledger is not None:
+            with self._ledger() as ledger:
+                spent = ledger.statement(plan.delta)
+            return PrivacyStatement(**{**spent.to_dict(), "notes": (*spent.notes, *notes)})
+        return PrivacyStatement(
+            plan.epsilon,
+            plan.delta,
+            ADD_OR_REMOVE_ONE,
+            "example",
+            "the best of several runs: its model, its settings and its noisy score on the held-out rows",
+            plan.base.seed is None,
+            notes if plan.base.seed is None else ("the noise is seeded", *notes),
+        )
+
+
+def _copy_weights(source: Path, target: Path, privacy: str) -> None:
+    """The weights with another privacy statement in their metadata."""
+    with safe_open(str(source), framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        metadata = {**(file.metadata() or {}), "privacy": privacy}
+    replace_file(target, lambda partial: save_file(tensors, str(partial), metadata=metadata))

@@ -1,0 +1,88 @@
+"""Zip archives: members read in place; paths, bombs, passwords and damage refused in one line."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from sparsedp.data import archives
+from sparsedp.data.archives import ZipMember, open_archives, size_of
+from sparsedp.data.blocks import first_line, read_text, source_of
+from sparsedp.data.schema import SourcePosition
+
+TEXT = b"a,b\n" + b"1,2\n" * 5000
+
+
+def packed(path: Path, members: dict[str, bytes]) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return path
+
+
+def test_tables_are_found_and_the_rest_is_passed_over(tmp_path: Path) -> None:
+    names = ("b.csv", "a/a.tsv", "README.txt", "__MACOSX/b.csv", "deep/c.tab")
+    path = packed(tmp_path / "x.zip", dict.fromkeys(names, TEXT))
+    opened = open_archives([path])
+    assert opened == tuple(ZipMember(path, name) for name in ("a/a.tsv", "b.csv", "deep/c.tab"))
+    assert opened[0].name == "x.zip/a/a.tsv"
+    assert (opened[0].suffix, opened[0].suffixes, size_of(opened[0])) == (".tsv", [".tsv"], len(TEXT))
+    plain = tmp_path / "plain.csv"
+    plain.write_bytes(TEXT)
+    assert open_archives([plain]) == (plain,)
+    assert open_archives([path], "deep/*") == (ZipMember(path, "deep/c.tab"),)
+
+
+def test_a_member_reads_as_its_file_does_also_from_the_middle(tmp_path: Path) -> None:
+    member = ZipMember(packed(tmp_path / "x.zip", {"t.csv": TEXT}), "t.csv")
+    plain = tmp_path / "t.csv"
+    plain.write_bytes(TEXT)
+    assert first_line(member) == first_line(plain) == b"a,b\n"
+    ways = [list(read_text([file], SourcePosition(), header=True, size=1000)) for file in (member, plain)]
+    assert [block.content for block in ways[0]] == [block.content for block in ways[1]]
+    later = list(read_text([member], ways[0][3].end, header=True, size=1000))
+    assert [block.content for block in later] == [block.content for block in ways[0][4:]]
+
+
+def test_an_exchanged_member_is_another_source(tmp_path: Path) -> None:
+    one = source_of(ZipMember(packed(tmp_path / "1.zip", {"t.csv": TEXT}), "t.csv"))
+    middle = TEXT[:9000] + b"3" + TEXT[9001:]
+    two = source_of(ZipMember(packed(tmp_path / "2.zip", {"t.csv": middle}), "t.csv"))
+    assert one.size == two.size
+    assert one.sample_sha256 != two.sample_sha256
+
+
+@pytest.mark.parametrize("name", ["../t.csv", "/etc/t.csv", "a/../../t.csv", "..\\t.csv"])
+def test_names_that_lead_out_are_refused(name: str, tmp_path: Path) -> None:
+    path = packed(tmp_path / "x.zip", {"good.csv": TEXT, name: TEXT})
+    with pytest.raises(ValueError, match=r"^files: .* which leads out of it"):
+        open_archives([path])
+
+
+def test_a_bomb_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archives, "SMALL_BYTES", 2**20)
+    path = packed(tmp_path / "x.zip", {"t.csv": bytes(2**21)})
+    with pytest.raises(ValueError, match="as no table does: refused"):
+        open_archives([path])
+
+
+def test_encrypted_empty_and_damaged_archives_are_refused(tmp_path: Path) -> None:
+    path = packed(tmp_path / "x.zip", {"t.csv": TEXT})
+    data = bytearray(path.read_bytes())
+    at = data.rindex(b"PK\x01\x02") + 8
+    data[at] |= 1
+    (tmp_path / "locked.zip").write_bytes(data)
+    with pytest.raises(ValueError, match="is encrypted: unpack it first"):
+        open_archives([tmp_path / "locked.zip"])
+    with pytest.raises(ValueError, match="no member that matches"):
+        open_archives([packed(tmp_path / "words.zip", {"README": TEXT})])
+    (tmp_path / "cut.zip").write_bytes(path.read_bytes()[:40])
+    with pytest.raises(ValueError, match="damaged zip archive"):
+        open_archives([tmp_path / "cut.zip"])
+    spoiled = bytearray(path.read_bytes())
+    spoiled[60] ^= 0xFF
+    (tmp_path / "spoiled.zip").write_bytes(spoiled)
+    with pytest.raises(ValueError, match="damaged compressed data"):
+        list(read_text([ZipMember(tmp_path / "spoiled.zip", "t.csv")], SourcePosition()))

@@ -1,0 +1,192 @@
+"""A search: one event for all of it, only the best run left, interruptions that cost nothing more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors import safe_open
+from support.command_line import assert_refused, invoke
+from support.runs import config
+
+from sparsedp.accounting import Ledger, RepeatAndSelectDpEvent
+from sparsedp.accounting.event_json import event_key
+from sparsedp.cli.tune import read_grid
+from sparsedp.runs import RunConfig, RunFolder, tune, tuning
+from sparsedp.runs.evaluation import evaluate_run
+from sparsedp.runs.training import Progress
+
+GRID = {"learning_rate": [0.1, 1.0], "max_grad_norm": [1.0, 5.0]}
+
+
+def asked(**changes: Any) -> RunConfig:
+    return config(data="generated:600", expected_batch_size=300, epsilon=4.0, **changes)
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
+    """A finished search of three runs, and what each scored."""
+    out = tmp_path_factory.mktemp("tune") / "best"
+    seen: list[Any] = []
+    scores = iter([0.1, 0.9, 0.4])
+    patch = pytest.MonkeyPatch()
+    patch.setattr(tuning, "draw_repetitions", lambda **_: 3)
+
+    def score(model: Any, data: Any, **_: Any) -> float:
+        seen.append([parameter.detach().clone() for parameter in model.parameters()])
+        return next(scores)
+
+    patch.setattr(tuning, "noisy_score", score)
+    tune(asked(), GRID, out, runs=3)
+    patch.undo()
+    return out, seen
+
+
+def test_the_ledger_holds_one_event_for_the_whole_search(searched: tuple[Path, list[Any]]) -> None:
+    folder = RunFolder(searched[0])
+    ((event, count),) = Ledger.read(folder.ledger).events()
+    assert count == 1
+    assert isinstance(event, RepeatAndSelectDpEvent)
+    assert (event.mean, event.shape) == (3.0, 1.0)
+    statement = folder.read_json("statement")
+    result = folder.read_json("result")
+    assert statement is not None
+    assert result is not None
+    assert result["statement"] == statement
+    assert 3.5 < statement["epsilon"] <= 4.0
+    assert Ledger.read(folder.ledger).statement(statement["delta"]).epsilon == statement["epsilon"]
+    assert folder.config().epsilon == 4.0
+
+
+def test_the_best_run_is_released_and_nothing_of_the_others(searched: tuple[Path, list[Any]]) -> None:
+    out, seen = searched
+    assert [path.name for path in (out / "private").iterdir()] == []
+    tuned = RunFolder(out).read_json("tuning")
+    assert tuned is not None
+    assert tuned["score"] == 0.9
+    config = RunFolder(out).config()
+    assert {name: getattr(config, name) for name in GRID} == tuned["chosen"]
+    with safe_open(str(RunFolder(out).weights), framework="pt") as file:
+        tensors = [file.get_tensor(name) for name in file.keys()]  # noqa: SIM118
+        privacy = file.metadata()["privacy"]
+    assert "one price for a geometric number of runs" in privacy
+    assert sum(float(each.sum()) for each in tensors) == pytest.approx(
+        sum(float(each.sum()) for each in seen[1]), rel=1e-6
+    )
+
+
+def test_the_folder_is_that_of_a_run(searched: tuple[Path, list[Any]]) -> None:
+    out, _ = searched
+    result = RunFolder(out).read_json("result")
+    assert result is not None
+    assert evaluate_run(out).auc == result["auc"]
+    with pytest.raises(ValueError, match="already holds a run"):
+        tune(asked(), GRID, out, runs=3)
+
+
+def test_an_interrupted_search_goes_on_and_is_charged_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "draw_repetitions", lambda **_: 2)
+    steps: Iterator[int] = iter(range(100))
+
+    def stop(progress: Progress) -> None:
+        if next(steps) == 2:  # in the second run
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tune(asked(), GRID, tmp_path / "best", runs=3, on_progress=stop)
+    folder = RunFolder(tmp_path / "best")
+    charged = Ledger.read(folder.ledger).events()
+    with pytest.raises(ValueError, match="holds a search with other settings"):
+        tune(asked(), GRID, tmp_path / "best", runs=4)
+    monkeypatch.setattr(tuning, "draw_repetitions", None)  # it was drawn
+    tune(asked(), GRID, tmp_path / "best", runs=3)
+    assert [(event_key(event), count) for event, count in Ledger.read(folder.ledger).events()] == [
+        (event_key(event), count) for event, count in charged
+    ]
+    assert sum(count for _, count in charged) == 1
+
+
+def test_a_run_that_was_not_trained_as_charged_is_not_released(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = tuning.run_cost
+
+    def quieter(*args: Any) -> Any:
+        cost = real(*args)
+        return type(cost)(cost.selection, 1.5 * cost.noise_multiplier, cost.sampling_rate, cost.steps)
+
+    monkeypatch.setattr(tuning, "run_cost", quieter)
+    with pytest.raises(RuntimeError, match="trained otherwise than the search was charged"):
+        tune(asked(), GRID, tmp_path / "best", runs=2)
+    assert not RunFolder(tmp_path / "best").weights.exists()
+
+
+def test_settings_that_cost_differently_are_charged_as_the_worst(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = tuning.plan_search(asked(), {"epochs": [1.0, 3.0]}, runs=2)
+    assert plan.costs[0].steps < plan.costs[1].steps
+    assert 0.9 * 4.0 < plan.epsilon <= 4.0
+    inner = plan.event.event
+    assert len(inner.events) == 3  # two kinds of run, and the score
+
+
+@pytest.mark.parametrize(
+    ("grid", "changes", "words"),
+    [
+        ({"epsilon": [1.0, 2.0]}, {}, "grid: epsilon is the same for all runs"),
+        ({"learning_rate": []}, {}, "grid: learning_rate has no values"),
+        ({"learning_rate": [1.0]}, {}, "grid: there is nothing to choose from"),
+        ({"learning_rate": [1.0, -1.0]}, {}, "learning_rate: "),
+        ({"algorithm": ["adafest", "non-private"]}, {}, "epsilon: a non-private run has none"),
+        (GRID, {"data": "generated:600x3", "period": 1}, "period: a search has no periods"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_searched_is_refused(
+    grid: Any, changes: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    base = RunConfig.parse({**asked().model_dump(exclude_unset=True), **changes})
+    with pytest.raises(ValueError, match=words):
+        tune(base, grid, tmp_path / "best")
+    assert not (tmp_path / "best").exists()
+
+
+def test_a_selection_without_renyi_divergences_is_refused(tmp_path: Path) -> None:
+    base = config("exponential", data="generated:600", expected_batch_size=300, epsilon=4.0)
+    with pytest.raises(ValueError, match="ExponentialSelection cannot be searched"):
+        tune(base, GRID, tmp_path / "best")
+
+
+def test_a_grid_at_the_command_line() -> None:
+    assert read_grid(["learning-rate=0.1,1", "model=pctr,dlrm"]) == {
+        "learning_rate": [0.1, 1],
+        "model": ["pctr", "dlrm"],
+    }
+    assert read_grid(["model_options=[{hidden: [4]}, {hidden: [8]}]"]) == {
+        "model_options": [{"hidden": [4]}, {"hidden": [8]}]
+    }
+    for text in ("learning_rate", "=1", "learning_rate="):
+        with pytest.raises(ValueError, match=r"^grid must be SETTING=VALUE"):
+            read_grid([text])
+
+
+def test_bad_input_at_the_command_line_is_one_line(tmp_path: Path) -> None:
+    base = [
+        "tune",
+        "--data",
+        "generated:600",
+        "--algorithm",
+        "adafest",
+        "--epsilon",
+        "4",
+        "--out",
+        tmp_path / "x",
+    ]
+    assert_refused(invoke(*base), "grid: there is nothing to choose from")
+    assert_refused(invoke(*base, "--grid", "epochs=1,2", "--epochs", "3"), "epochs: the grid varies it")
+    assert_refused(invoke(*base, "--grid", "epochs=1,2", "--law", "poisson"), "law must be one of")
+    assert_refused(invoke(*base, "--grid", "epochs=1,2", "--runs", "0.5"), "mean must lie between 1")
+    assert not (tmp_path / "x").exists()
