@@ -28,6 +28,10 @@ def test_every_algorithm_builds_its_rule() -> None:
     assert selection_of(config("dp-sgd"), None) == sdp.DPSGD()
     assert selection_of(config("lazy"), None) == sdp.DPSGD(lazy=True)
     assert selection_of(config("fest"), fest) is fest
+    assert selection_of(config("fest-lazy"), fest) == sdp.FEST({"embeddings.0": [1]}, lazy=True)
+    top_k = sdp.FEST.private_top_k({}, 7, 0.3, contribution_norm=2.0, always_on_rows=5)
+    lazy = sdp.FEST.private_top_k({}, 7, 0.3, contribution_norm=2.0, always_on_rows=5, lazy=True)
+    assert selection_of(config("fest-lazy"), top_k) == lazy
     asked = config("adafest", noise_ratio=3.0, threshold=7.0, contribution_norm=2.0, always_on_rows=5)
     assert selection_of(asked, None) == sdp.AdaFEST(3.0, 7.0, contribution_norm=2.0, always_on_rows=5)
     assert selection_of(config("adafest+", false_positives=9.0), fest) == sdp.AdaFEST(

@@ -7,7 +7,7 @@ algorithm is one ``register`` call here, or anywhere before the config is parsed
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sparsedp.core.defaults import DEFAULT_FALSE_POSITIVES
@@ -90,6 +90,11 @@ def _fest(config: RunConfig, row_set: RowSet | None) -> Selection:
     return row_set
 
 
+def _fest_lazy(config: RunConfig, row_set: RowSet | None) -> Selection:
+    assert row_set is not None
+    return replace(row_set, lazy=True)
+
+
 def _adafest(config: RunConfig, row_set: RowSet | None) -> Selection:
     from sparsedp.selection import AdaFEST
 
@@ -145,6 +150,18 @@ register(Algorithm("lazy", "DP-SGD, lazy noise", "#f97316", _lazy, lazy_noise=Tr
 register(
     Algorithm(
         "fest", "DP-FEST", "#0b6e99", _fest, (*_TOP_K, "always_on_rows"), required=("rows",), row_set=True
+    )
+)
+register(
+    Algorithm(
+        "fest-lazy",
+        "DP-FEST, lazy noise",
+        "#0891b2",
+        _fest_lazy,
+        (*_TOP_K, "always_on_rows"),
+        required=("rows",),
+        row_set=True,
+        lazy_noise=True,
     )
 )
 register(Algorithm("adafest", "DP-AdaFEST", "#15803d", _adafest, _MAP))

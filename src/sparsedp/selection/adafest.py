@@ -67,6 +67,8 @@ class AdaFEST(Selection):
                 raise ValueError(f"threshold must be positive and finite, got {self.threshold}")
             if self.false_positives != DEFAULT_FALSE_POSITIVES:
                 raise ValueError("threshold and false_positives exclude each other: give one of them")
+        if self.within is not None and self.within.lazy:
+            raise ValueError("within: the rows of AdaFEST+ change at every step; give FEST without lazy=True")
 
     def resolve(
         self,

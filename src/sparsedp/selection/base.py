@@ -93,6 +93,8 @@ class Selection(ABC):
     """
 
     batch_clip: float | None = None
+    lazy: bool = False
+    """Noise of untouched rows is pending until they are read; only where every step trains the same rows."""
     _kinds: ClassVar[dict[str, type[Selection]]] = {}
 
     def __init_subclass__(cls) -> None:
@@ -156,6 +158,11 @@ class Selection(ABC):
     def step_event(self, noise_multiplier: float) -> DpEvent:
         """What one step spends on the examples in its batch (the engine adds the sampling)."""
         return gaussian_event(std=noise_multiplier, sensitivity=1.0)
+
+    @property
+    def sorted_rows(self) -> Mapping[str, I64]:
+        """Where every step trains the same rows: those of each table, sorted; all rows of a table without an entry."""
+        return {}
 
     @abstractmethod
     def partition_tables(self, tables: Sequence[TableShape]) -> RowSpace:

@@ -18,7 +18,7 @@ from sparsedp.core.counts import SparseCounts
 from sparsedp.core.tables import TableShape
 from sparsedp.randomness import NoiseSource
 from sparsedp.rows import RowSpace
-from sparsedp.selection import DPSGD, Rule, Selection
+from sparsedp.selection import Rule, Selection
 from sparsedp.training.batch_owner import BatchOwner
 from sparsedp.training.buffers import BufferWatch
 from sparsedp.training.counting import count_rows
@@ -60,12 +60,11 @@ class TrainingSession:
         self._charged_choice = False
         self._ended = False
         self.lazy: LazyNoise | None = None
-        lazy = isinstance(selection, DPSGD) and selection.lazy
         space = selection.partition_tables(self.shapes)
-        sparse = [table.name for table in (space.tables if lazy else space.selectable)]
+        sparse = [table.name for table in (space.tables if selection.lazy else space.selectable)]
         check_optimizers(optimizers, module, capture, sparse)
         owner = BatchOwner(capture)
-        if lazy:
+        if selection.lazy:
             self.lazy = LazyNoise(capture, optimizers, source)
         self.loader = self._poisson_loader(data_loader, owner, physical_batch_size)
         self._warn_of_kept_pieces(physical_batch_size)
@@ -148,6 +147,8 @@ class TrainingSession:
         self._step_event = self.step_config.event(selection)
         dense = sum(parameter.numel() for parameter in self.capture.dense.values())
         step_lattice(self._rule, self._rule.space.coordinates + dense)
+        if self.lazy is not None:
+            self.lazy.train(selection.sorted_rows)
 
     def _rule_of(self, selection: Selection) -> Rule:
         return selection.rule(
