@@ -67,7 +67,7 @@ print("done", str(engine.statement(1e-5)), flush=True)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["sgd", "adagrad", "lazy", "lazy top-k"])
+@pytest.mark.parametrize("case", ["sgd", "adagrad", "lazy", "lazy top-k", "memory"])
 def test_a_run_killed_at_random_steps_ends_the_same(case: str, tmp_path: Path) -> None:
     """Real processes, SIGKILL after each of several steps, the last one runs to the end."""
     path = tmp_path / "run.ckpt"

@@ -51,6 +51,10 @@ RUNS: dict[str, tuple[Selection, Callable[[Any], list[torch.optim.Optimizer]]]] 
     "lazy": (sdp.DPSGD(lazy=True), sgd),
     "fest, lazy": (sdp.FEST({"large": [5, 1, 7]}, always_on_rows=10, lazy=True), sgd),
     "adafest": (sdp.AdaFEST(noise_ratio=3.0, threshold=2.0, always_on_rows=10), both),
+    "adafest, memory": (
+        sdp.AdaFEST(noise_ratio=2.0, threshold=2.0, always_on_rows=10, memory_share=0.1, memory_least=1.5),
+        both,
+    ),
     "adafest+": (sdp.AdaFEST(always_on_rows=10, within=TOP_K), sgd),
     "fest": (sdp.FEST({"large": [5, 1, 7]}, always_on_rows=10), both),
     "top k": (TOP_K, sgd),
@@ -123,7 +127,7 @@ def test_what_was_loaded_is_what_was_saved(name: str, tmp_path: Path) -> None:
     assert set(saved) == {
         *("format", "step_config", "selection", "chosen", "private", "account", "earlier", "ledger"),
         *("optimizers", "module", "buffers", "optimizer", "steps_taken", "loader_position", "lazy"),
-        *("streams", "torch_rng"),
+        *("rule", "streams", "torch_rng"),
     }
     assert saved["steps_taken"] == saved["loader_position"] == 4
     assert saved["buffers"] is not None
@@ -236,7 +240,7 @@ def test_export_without_changed_buffers_warns_of_nothing(tmp_path: Path) -> None
         engine.export(tmp_path / "weights", delta=1e-5, allow_not_private=True)
 
 
-@pytest.mark.parametrize("name", ["lazy", "fest, lazy", "adafest", "top k"])
+@pytest.mark.parametrize("name", ["lazy", "fest, lazy", "adafest", "adafest, memory", "top k"])
 def test_saving_leaves_a_run_as_it_is(name: str, tmp_path: Path) -> None:
     """A run that saves after every step ends with the bits of one that never does, pending noise and all."""
     ends = []

@@ -39,6 +39,8 @@ class Algorithm:
     """Trains on rows chosen before training, by a DP top-k of ``rows`` rows at the price ``fest_mu``."""
     lazy_noise: bool = False
     """Adds a row's noise when the row is next read: only for plain SGD, and only the final model is released."""
+    one_process: bool = False
+    """Cannot be trained on several processes."""
     dense: bool = False
     """Adds noise to whole tables: the baseline for the others' gradient sizes."""
 
@@ -108,6 +110,19 @@ def _adafest(config: RunConfig, row_set: RowSet | None) -> Selection:
     )
 
 
+def _adafest_memory(config: RunConfig, row_set: RowSet | None) -> Selection:
+    from sparsedp.selection import AdaFEST
+
+    plain = _adafest(config, row_set)
+    assert isinstance(plain, AdaFEST)
+    return replace(
+        plain,
+        memory_share=config.memory_share,
+        memory_least=config.memory_least,
+        memory_most=config.memory_most,
+    )
+
+
 def _exponential(config: RunConfig, row_set: RowSet | None) -> Selection:
     from sparsedp.selection import ExponentialSelection
 
@@ -142,6 +157,7 @@ def _random(config: RunConfig, row_set: RowSet | None) -> Selection:
 
 _TOP_K = ("rows", "fest_mu")
 _MAP = ("noise_ratio", "threshold", "false_positives", "contribution_norm", "always_on_rows")
+_MEMORY = ("memory_share", "memory_least", "memory_most")
 _SCORES = ("rows", "selection_epsilon", "score_cap")
 
 register(Algorithm("non-private", "without privacy", "#475569", None))
@@ -165,6 +181,16 @@ register(
     )
 )
 register(Algorithm("adafest", "DP-AdaFEST", "#15803d", _adafest, _MAP))
+register(
+    Algorithm(
+        "adafest-memory",
+        "DP-AdaFEST with memory",
+        "#65a30d",
+        _adafest_memory,
+        (*_MAP, *_MEMORY),
+        one_process=True,
+    )
+)
 register(
     Algorithm(
         "adafest+", "DP-AdaFEST+", "#7c3aed", _adafest, (*_TOP_K, *_MAP), required=("rows",), row_set=True

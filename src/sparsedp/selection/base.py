@@ -85,6 +85,15 @@ class Rule(ABC):
     def select(self, batch: Batch, stream: Stream) -> Selected:
         """Choose the rows of this step; the choice alone is released."""
 
+    def state_dict(self) -> dict[str, Any]:
+        """What the rule keeps from step to step, as tensors and plain values: a function of what was released."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The reverse."""
+        if state:
+            raise ValueError(f"rule: this selection keeps nothing from step to step, got {sorted(state)}")
+
 
 class Selection(ABC):
     """A selection as the user states it, before tables and noise are known. Frozen; fields are public.

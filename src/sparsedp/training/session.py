@@ -214,6 +214,17 @@ class TrainingSession:
             self.lazy.check()
         return self._rule
 
+    def rule_state(self) -> dict[str, Any]:
+        """What the rule keeps from step to step; nothing before its one-off choices are made."""
+        return {} if self._rule is None else self._rule.state_dict()
+
+    def load_rule_state(self, state: Mapping[str, Any]) -> None:
+        """The reverse, for a rule whose one-off choices are made."""
+        if state:
+            self.choose_once()
+            assert self._rule is not None
+            self._rule.load_state_dict(state)
+
     @property
     def space(self) -> RowSpace:
         """The selectable and always-on tables."""
