@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from experiments.fest.figures import SPARSE
 from experiments.fest.runs import DataSet
 from sparsedp.core.criteo import BATCH_SIZE
 
 WEEK = 7 * 24 * 3600
+COMPARED = ("lazy", "fest", "adafest", "adafest+", "exponential", "sparse-vector", "random")
+"""The papers' algorithms; DP-SGD as ``lazy``."""
 
 
 Knobs = dict[str, list[dict[str, Sequence[Any]]]]
@@ -61,7 +62,7 @@ FLIGHTS = DataSet(
         ],
         "adafest+": [{"rows": [3000], "noise_ratio": [5.0], "threshold": [30.0, 20.0, 33.0, 36.0, 45.0]}],
     },
-    ("lazy", *SPARSE),
+    COMPARED,
     periods={WEEK: 20, 4 * WEEK: 5, 20 * WEEK: 1},
 )
 TENNIS = DataSet(
@@ -87,7 +88,7 @@ TENNIS = DataSet(
         ],
         "adafest+": [{"rows": [100], "noise_ratio": [5.0], "threshold": [100.0, 400.0]}],
     },
-    ("lazy", *SPARSE),
+    COMPARED,
     periods={1: 144, 4: 36, 12: 12},
 )
 GENERATED = DataSet(
@@ -115,7 +116,7 @@ GENERATED = DataSet(
         ],
         "adafest+": [{"rows": [300], "noise_ratio": [5.0], "threshold": [60.0, 150.0, 400.0]}],
     },
-    ("lazy", *SPARSE),
+    COMPARED,
     periods={1: 6, 2: 3, 6: 1},
 )
 QUICK = DataSet(

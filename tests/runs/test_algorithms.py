@@ -28,11 +28,17 @@ def test_every_algorithm_builds_its_rule() -> None:
     assert selection_of(config("dp-sgd"), None) == sdp.DPSGD()
     assert selection_of(config("lazy"), None) == sdp.DPSGD(lazy=True)
     assert selection_of(config("fest"), fest) is fest
+    assert selection_of(config("fest-lazy"), fest) == sdp.FEST({"embeddings.0": [1]}, lazy=True)
+    top_k = sdp.FEST.private_top_k({}, 7, 0.3, contribution_norm=2.0, always_on_rows=5)
+    lazy = sdp.FEST.private_top_k({}, 7, 0.3, contribution_norm=2.0, always_on_rows=5, lazy=True)
+    assert selection_of(config("fest-lazy"), top_k) == lazy
     asked = config("adafest", noise_ratio=3.0, threshold=7.0, contribution_norm=2.0, always_on_rows=5)
     assert selection_of(asked, None) == sdp.AdaFEST(3.0, 7.0, contribution_norm=2.0, always_on_rows=5)
     assert selection_of(config("adafest+", false_positives=9.0), fest) == sdp.AdaFEST(
         false_positives=9.0, within=fest
     )
+    remembering = config("adafest-memory", memory_share=0.1, memory_least=2.0, memory_most=9.0)
+    assert selection_of(remembering, None) == sdp.AdaFEST(memory_share=0.1, memory_least=2.0, memory_most=9.0)
     assert selection_of(config("random"), None) == sdp.RandomSelection(rows=100)
     assert selection_of(config("exponential"), None) == sdp.ExponentialSelection(100, 0.01, 0.1)
     assert selection_of(config("sparse-vector"), None) == sdp.SparseVectorSelection(100, 0.01, 0.1, 0.001)
@@ -64,7 +70,14 @@ def test_labels_and_colours_tell_algorithms_apart() -> None:
 def test_defaults_are_those_of_the_selection_rules() -> None:
     """A run that leaves a setting out trains as an engine does that leaves the argument out."""
     fields = {each.name: each.default for each in dataclasses.fields(sdp.AdaFEST)}
-    for name in ("noise_ratio", "threshold", "contribution_norm", "always_on_rows"):
+    for name in (
+        "noise_ratio",
+        "threshold",
+        "contribution_norm",
+        "always_on_rows",
+        "memory_least",
+        "memory_most",
+    ):
         assert RunConfig.model_fields[name].default == fields[name]
     assert IMPLIED["false_positives"] == fields["false_positives"]
     assert RunConfig.model_fields["fest_mu"].default == sdp.FEST.private_top_k({}, 1).mu

@@ -74,6 +74,8 @@ def test_a_bad_field_is_named_in_one_line(name: str, value: Any) -> None:
         ("rows: algorithm random needs", settings("random", rows=None)),
         ("table_optimizer: lazy", settings("lazy", table_optimizer="adagrad")),
         ("algorithm lazy", settings("lazy", period=1)),
+        ("table_optimizer: lazy", settings("fest-lazy", table_optimizer="adagrad")),
+        ("memory_least: must be at most memory_most, 6", settings("adafest-memory", memory_least=7.0)),
         ("data: it must be given", {"algorithm": "dp-sgd", "epsilon": 1.0}),
         ("algorithm: 'adafst' is not one of .*'adafest'", settings(algorithm="adafst")),
         ("epsilom: there is no such setting", settings(epsilom=1.0)),

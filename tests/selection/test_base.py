@@ -24,7 +24,9 @@ ALL: dict[str, Selection] = {
     "dp-sgd": sdp.DPSGD(),
     "lazy": sdp.DPSGD(lazy=True),
     "fest": sdp.FEST({"table": [1, 2]}),
+    "fest-lazy": sdp.FEST({"table": [1, 2]}, lazy=True),
     "adafest": sdp.AdaFEST(),
+    "adafest-memory": sdp.AdaFEST(memory_share=0.1),
     "adafest+": sdp.AdaFEST(within=sdp.FEST({"table": [1, 2]})),
     "exponential": sdp.ExponentialSelection(**SCORED),
     "sparse-vector": sdp.SparseVectorSelection(**SCORED, threshold=0.01),
@@ -67,7 +69,7 @@ def test_what_is_selected_are_sorted_distinct_rows(name: str) -> None:
 
 
 def test_rules_that_add_nothing_to_the_noise_cost_one_gaussian() -> None:
-    for name in ("dp-sgd", "lazy", "fest", "adafest", "adafest+", "random"):
+    for name in ("dp-sgd", "lazy", "fest", "fest-lazy", "adafest", "adafest-memory", "adafest+", "random"):
         assert ALL[name].step_event(1.3) == GaussianDpEvent(1.3)
         assert ALL[name].one_off_events() == ()
     for name in ("exponential", "sparse-vector"):
@@ -87,6 +89,13 @@ def bad_selections() -> list[tuple[str, type[Selection], dict[str, object]]]:
         ("always_on_rows", sdp.AdaFEST, {"always_on_rows": -1}),
         ("always_on_rows", sdp.FEST, {"rows": {}, "always_on_rows": -1}),
         ("always_on_rows", sdp.RandomSelection, {"rows": 3, "always_on_rows": -1}),
+        ("memory_share", sdp.AdaFEST, {"memory_share": 0.0}),
+        ("memory_share", sdp.AdaFEST, {"memory_share": 1.0}),
+        ("memory_share", sdp.AdaFEST, {"memory_share": float("nan")}),
+        ("memory_least", sdp.AdaFEST, {"memory_share": 0.1, "memory_least": 0.0}),
+        ("memory_least", sdp.AdaFEST, {"memory_share": 0.1, "memory_least": 7.0}),
+        ("memory_least", sdp.AdaFEST, {"memory_share": 0.1, "memory_most": float("inf")}),
+        ("memory_least and memory_most need memory_share", sdp.AdaFEST, {"memory_least": 2.0}),
         ("threshold and false_positives", sdp.AdaFEST, {"threshold": 3.0, "false_positives": 5.0}),
         ("rows or coordinates", sdp.RandomSelection, {}),
         ("rows or coordinates", sdp.RandomSelection, {"rows": 3, "coordinates": 3}),
@@ -168,7 +177,7 @@ def test_a_private_top_k_is_compared_but_not_read_back() -> None:
     top = sdp.FEST.private_top_k({"table": np.arange(2000)}, 5, mu=0.3)
     state = top.state_dict()
     assert {key: value for key, value in state.items() if key != "kind"} == {
-        "k": 5, "mu": 0.3, "contribution_norm": None, "always_on_rows": 1000,
+        "k": 5, "mu": 0.3, "contribution_norm": None, "always_on_rows": 1000, "lazy": False,
     }  # fmt: skip
     with pytest.raises(ValueError, match="state it again"):
         Selection.from_state_dict(state)

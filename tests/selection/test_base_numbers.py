@@ -204,7 +204,7 @@ def test_random_rows(count: int) -> None:
 
 DEFAULTS: dict[type, dict[str, Any]] = {
     sdp.DPSGD: {"lazy": False},
-    sdp.FEST: {"always_on_rows": 1000, "event": None},
+    sdp.FEST: {"always_on_rows": 1000, "event": None, "lazy": False},
     sdp.AdaFEST: {
         "noise_ratio": 5.0,
         "threshold": None,
@@ -212,11 +212,19 @@ DEFAULTS: dict[type, dict[str, Any]] = {
         "contribution_norm": None,
         "always_on_rows": 1000,
         "within": None,
+        "memory_share": None,
+        "memory_least": 3.0,
+        "memory_most": 6.0,
     },
     sdp.ExponentialSelection: {"batch_clip": None, "always_on_rows": 1000, "coordinates": None},
     sdp.SparseVectorSelection: {"batch_clip": None, "always_on_rows": 1000, "coordinates": None},
     sdp.RandomSelection: {"rows": None, "coordinates": None, "batch_clip": None, "always_on_rows": 1000},
-    sdp.selection.PrivateTopK: {"mu": 0.05, "contribution_norm": None, "always_on_rows": 1000},
+    sdp.selection.PrivateTopK: {
+        "mu": 0.05,
+        "contribution_norm": None,
+        "always_on_rows": 1000,
+        "lazy": False,
+    },
 }
 
 

@@ -20,6 +20,18 @@ CASES: dict[str, tuple[Callable, Callable]] = {  # type: ignore[type-arg]
         lambda: sdp.FEST.private_top_k({"large": torch.arange(300).numpy()}, 30, mu=0.5, always_on_rows=10),
         lambda p: torch.optim.SGD(p, lr=0.1),
     ),
+    "memory": (
+        lambda: sdp.AdaFEST(
+            noise_ratio=2.0, threshold=2.0, always_on_rows=10, memory_share=0.1, memory_least=1.5
+        ),
+        lambda p: torch.optim.SGD(p, lr=0.1),
+    ),
+    "lazy top-k": (
+        lambda: sdp.FEST.private_top_k(
+            {"large": torch.arange(300).numpy()}, 30, mu=0.5, always_on_rows=10, lazy=True
+        ),
+        lambda p: torch.optim.SGD(p, lr=0.1),
+    ),
 }
 
 

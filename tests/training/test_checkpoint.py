@@ -67,7 +67,7 @@ print("done", str(engine.statement(1e-5)), flush=True)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["sgd", "adagrad", "lazy"])
+@pytest.mark.parametrize("case", ["sgd", "adagrad", "lazy", "lazy top-k", "memory"])
 def test_a_run_killed_at_random_steps_ends_the_same(case: str, tmp_path: Path) -> None:
     """Real processes, SIGKILL after each of several steps, the last one runs to the end."""
     path = tmp_path / "run.ckpt"
@@ -106,6 +106,11 @@ OTHER_RUNS: dict[str, tuple[dict, dict, str]] = {  # type: ignore[type-arg]
     "lazy into dense": (
         {"selection": sdp.DPSGD(lazy=True)},
         {"selection": sdp.DPSGD()},
+        "selection.lazy True there, False here",
+    ),
+    "lazy fest into fest": (
+        {"selection": sdp.FEST({"large": [1, 2]}, always_on_rows=10, lazy=True)},
+        {"selection": sdp.FEST({"large": [1, 2]}, always_on_rows=10)},
         "selection.lazy True there, False here",
     ),
     "dense into lazy": (
@@ -242,7 +247,7 @@ def test_numbers_from_numpy_can_be_read_back(tmp_path: Path) -> None:
     assert private.optimizer.steps_taken == 2
 
 
-@pytest.mark.parametrize("case", ["sgd", "lazy", "private top-k"])
+@pytest.mark.parametrize("case", ["sgd", "lazy", "private top-k", "lazy top-k"])
 def test_the_account_after_a_resume_is_the_saved_one_and_what_comes(case: str, tmp_path: Path) -> None:
     engine, private = start(case)
     train(private, 7)
@@ -282,11 +287,16 @@ def test_earlier_runs_of_the_engine_stay_on_the_account(tmp_path: Path) -> None:
     assert engine.events() == events
 
 
-def test_debts_survive_a_resume(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "selection",
+    [sdp.DPSGD(lazy=True), sdp.FEST({"large": [0, *range(50, 300)]}, always_on_rows=10, lazy=True)],
+    ids=["dpsgd", "fest"],
+)
+def test_debts_survive_a_resume(selection: sdp.selection.Selection, tmp_path: Path) -> None:
     """Rows that nobody has read since the checkpoint are paid for the steps before and after it."""
 
     def untouched(stop: int | None) -> Tensor:
-        engine, private = make(sdp.DPSGD(lazy=True), data_loader=few)
+        engine, private = make(selection, data_loader=few)
         train(private, stop or STEPS)
         if stop is not None:
             engine.save(tmp_path / "run.ckpt")
@@ -294,7 +304,7 @@ def test_debts_survive_a_resume(tmp_path: Path) -> None:
                 assert torch.equal(
                     lazy_table(private)[50:].detach(), initial[50:]
                 )  # the save has paid nothing
-            engine, private = make(sdp.DPSGD(lazy=True), data_loader=few)
+            engine, private = make(selection, data_loader=few)
             engine.resume(tmp_path / "run.ckpt")
             assert engine.session.lazy is not None
             assert engine.session.lazy.has_pending_noise

@@ -49,7 +49,12 @@ TOP_K = sdp.FEST.private_top_k({"large": range(300)}, 30, mu=0.5, always_on_rows
 RUNS: dict[str, tuple[Selection, Callable[[Any], list[torch.optim.Optimizer]]]] = {
     "dpsgd": (sdp.DPSGD(), lambda m: [torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9)]),
     "lazy": (sdp.DPSGD(lazy=True), sgd),
+    "fest, lazy": (sdp.FEST({"large": [5, 1, 7]}, always_on_rows=10, lazy=True), sgd),
     "adafest": (sdp.AdaFEST(noise_ratio=3.0, threshold=2.0, always_on_rows=10), both),
+    "adafest, memory": (
+        sdp.AdaFEST(noise_ratio=2.0, threshold=2.0, always_on_rows=10, memory_share=0.1, memory_least=1.5),
+        both,
+    ),
     "adafest+": (sdp.AdaFEST(always_on_rows=10, within=TOP_K), sgd),
     "fest": (sdp.FEST({"large": [5, 1, 7]}, always_on_rows=10), both),
     "top k": (TOP_K, sgd),
@@ -122,7 +127,7 @@ def test_what_was_loaded_is_what_was_saved(name: str, tmp_path: Path) -> None:
     assert set(saved) == {
         *("format", "step_config", "selection", "chosen", "private", "account", "earlier", "ledger"),
         *("optimizers", "module", "buffers", "optimizer", "steps_taken", "loader_position", "lazy"),
-        *("streams", "torch_rng"),
+        *("rule", "streams", "torch_rng"),
     }
     assert saved["steps_taken"] == saved["loader_position"] == 4
     assert saved["buffers"] is not None
@@ -235,7 +240,7 @@ def test_export_without_changed_buffers_warns_of_nothing(tmp_path: Path) -> None
         engine.export(tmp_path / "weights", delta=1e-5, allow_not_private=True)
 
 
-@pytest.mark.parametrize("name", ["lazy", "adafest", "top k"])
+@pytest.mark.parametrize("name", ["lazy", "fest, lazy", "adafest", "adafest, memory", "top k"])
 def test_saving_leaves_a_run_as_it_is(name: str, tmp_path: Path) -> None:
     """A run that saves after every step ends with the bits of one that never does, pending noise and all."""
     ends = []

@@ -39,10 +39,13 @@ class Model(nn.Module):
         return self.part(ids)
 
 
-def owing() -> tuple[Model, LazyTable]:
-    """A table of zeros whose rows all owe a step's noise."""
+TRAINED = {"all rows": None, "chosen rows": np.arange(0, ROWS, 3)}
+
+
+def owing(trained: str = "all rows") -> tuple[Model, LazyTable]:
+    """A table of zeros whose trained rows all owe a step's noise."""
     model = Model()
-    table = LazyTable("table", model.table.weight, NoiseSource(1).noise)
+    table = LazyTable("table", model.table.weight, NoiseSource(1).noise, TRAINED[trained])
     lazy_parameter.attach(table)
     table.step(1.0, 1.0, RowGradient(torch.empty(0, dtype=torch.int64), torch.empty(0, DIM)))
     return model, table
@@ -102,21 +105,24 @@ def numbers(read: object) -> np.ndarray:  # type: ignore[type-arg]
     return np.array(read.detach().numpy() if isinstance(read, Tensor) else read).reshape(ROWS, DIM)
 
 
+@pytest.mark.parametrize("trained", TRAINED)
 @pytest.mark.parametrize("way", WAYS)
-def test_every_way_of_reading_sees_paid_rows(way: str) -> None:
-    model, table = owing()
+def test_every_way_of_reading_sees_paid_rows(way: str, trained: str) -> None:
+    model, table = owing(trained)
     seen = numbers(WAYS[way](model))
-    assert 0.7 < seen.std() < 1.3
-    assert (np.abs(seen).sum(axis=1) > 0).all()
+    rows = np.arange(ROWS) if TRAINED[trained] is None else TRAINED[trained]
+    assert 0.7 < seen[rows].std() < 1.3
+    assert np.array_equal(np.flatnonzero(np.abs(seen).sum(axis=1)), rows)
     assert np.array_equal(seen.astype(np.float32), numbers(model.table.weight.data).astype(np.float32))
     table.flush()
     assert np.array_equal(seen.astype(np.float32), numbers(model.table.weight.data).astype(np.float32))
 
 
+@pytest.mark.parametrize("trained", TRAINED)
 @pytest.mark.parametrize("way", WAYS)
-def test_an_ordinary_parameter_would_show_unpaid_rows(way: str) -> None:
+def test_an_ordinary_parameter_would_show_unpaid_rows(way: str, trained: str) -> None:
     """The control: the same ways, without anything that pays."""
-    model, _ = owing()
+    model, _ = owing(trained)
     model.table.weight.__class__ = nn.Parameter
     model.table.weight.lazy_table = None  # type: ignore[assignment]
     assert not numbers(WAYS[way](model)).any()
@@ -155,12 +161,13 @@ def test_an_average_over_training_reads_paid_rows_each_time() -> None:
     assert torch.equal(average.module.table.weight, model.table.weight.detach())
 
 
-def test_reading_rows_pays_those_rows_only() -> None:
-    model, table = owing()
+@pytest.mark.parametrize(("trained", "paid"), [("all rows", [3, 7, 9]), ("chosen rows", [3, 9])])
+def test_reading_rows_pays_those_rows_only(trained: str, paid: list[int]) -> None:
+    model, table = owing(trained)
     model(torch.tensor([[3, 7], [7, 9]]))
     table.shows_pending = True
     moved = model.table.weight.detach().abs().sum(dim=1) > 0
-    assert moved.nonzero().flatten().tolist() == [3, 7, 9]
+    assert moved.nonzero().flatten().tolist() == paid
 
 
 def test_shape_and_switches_pay_nothing() -> None:

@@ -302,6 +302,39 @@ def test_an_interrupted_step_leaves_more_noise_not_less(monkeypatch: pytest.Monk
     assert (np.abs(weights(table)).mean(axis=1) > 0.01).all()
 
 
+def test_only_chosen_rows_have_state_and_noise_and_may_move() -> None:
+    rows = np.array([1, 4, 5])
+    table = LazyTable("table", nn.Parameter(torch.zeros(7, 200)), NoiseSource(1).noise, rows)
+    assert table.state_dict()["applied"].numel() == 3
+    table.step(0.1, 1.0, gradient([4], 200, 0.5))
+    assert np.flatnonzero(weights(table).any(axis=1)).tolist() == [4]
+    table.apply_pending_noise(np.array([0, 1, 6]))
+    assert np.flatnonzero(weights(table).any(axis=1)).tolist() == [1, 4]
+    before = weights(table).copy()
+    with pytest.raises(ValueError, match=r"'table'.*not among those to train"):
+        table.step(0.1, 1.0, gradient([0, 4], 200))
+    with pytest.raises(ValueError, match=r"'table'.*noise is pending"):
+        table.train(np.array([1]))
+    assert np.array_equal(weights(table), before)
+    table.flush()
+    assert np.flatnonzero(weights(table).any(axis=1)).tolist() == rows.tolist()
+    assert 0.07 < weights(table)[[1, 5]].std() < 0.13
+    table.train(np.array([0]))
+    with pytest.raises(ValueError, match="pending on 3 rows there, 1 rows are trained here"):
+        table.load_state_dict({**table.state_dict(), "applied": torch.zeros(3, dtype=torch.int32)})
+
+
+@pytest.mark.parametrize("chosen", [[], [0]])
+def test_the_lattice_follows_the_weights_that_are_trained(chosen: list[int]) -> None:
+    """Row 1 would not allow so little noise, but nothing is ever added to it."""
+    parameter = nn.Parameter(torch.tensor([[0.01] * 4, [100.0] * 4]))
+    table = LazyTable("table", parameter, NoiseSource(1).noise, np.array(chosen, dtype=np.int64))
+    table.step(1e-4, 1e-2, gradient([], 4))
+    table.flush()
+    assert torch.equal(parameter[1], torch.full((4,), 100.0))
+    assert (parameter[0] != 0.01).all() == bool(chosen)
+
+
 def test_debts_go_into_a_state_and_back() -> None:
     first, second = make(6, 3, seed=8), make(6, 3, seed=8)
     for table in (first, second):

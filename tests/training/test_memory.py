@@ -42,8 +42,8 @@ def largest_allocation(
         selection=selection,
     )
     # The table, and what an optimiser or lazy noise keeps for it, was made before the step.
-    warm = next(iter(private.data_loader))
-    private.module(*warm).sum().backward()
+    batches = iter(private.data_loader)
+    private.module(*next(batches)).sum().backward()
     private.optimizer.step()
     known = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     for inner in private.optimizer.optimizers:
@@ -58,6 +58,10 @@ def largest_allocation(
         known |= {
             pending["applied"].untyped_storage().data_ptr() for pending in run._lazy.state_dict().values()
         }
+        private.module(
+            *next(batches)
+        ).sum().backward()  # looking at the tables has flushed: a lattice is chosen anew
+        private.optimizer.step()
     with LargestAllocation(known) as watch:
         for (ids,) in private.data_loader:
             private.optimizer.zero_grad()
@@ -74,6 +78,8 @@ SPARSE = {
     "sparse vector": sdp.SparseVectorSelection(rows=50, selection_epsilon=0.5, score_cap=0.1, threshold=0.5),
     "random": sdp.RandomSelection(rows=50),
     "lazy": sdp.DPSGD(lazy=True),
+    "adafest, memory": sdp.AdaFEST(always_on_rows=0, memory_share=0.02),
+    "fest, lazy": sdp.FEST({"table": range(0, ROWS, 2)}, lazy=True),
 }
 
 

@@ -20,7 +20,7 @@ from sparsedp.distributed.shards import RowShards
 from sparsedp.distributed.step import DistributedStep
 from sparsedp.randomness import Stream
 from sparsedp.randomness.keystream import KEY_BYTES
-from sparsedp.selection import DPSGD, Selection
+from sparsedp.selection import AdaFEST, Selection
 from sparsedp.training.loader import PoissonLoader
 from sparsedp.training.session import TrainingSession
 from sparsedp.training.step_config import StepConfig
@@ -197,8 +197,12 @@ def check_supported(selection: Selection, config: StepConfig) -> None:
         raise ValueError(
             f"unit={config.unit!r}: over several processes the unit is the example; train users in one process"
         )
-    if isinstance(selection, DPSGD) and selection.lazy:
-        raise ValueError("DPSGD(lazy=True): lazy noise works in one process only; use DPSGD() or AdaFEST()")
+    if selection.lazy:
+        raise ValueError(
+            f"{type(selection).__name__}(lazy=True): lazy noise works in one process only; leave it out, or use AdaFEST()"
+        )
+    if isinstance(selection, AdaFEST) and selection.memory_share is not None:
+        raise ValueError("AdaFEST(memory_share=...): memory works in one process only; leave it out")
     if getattr(selection, "coordinates", None) is not None:
         raise ValueError(
             f"{type(selection).__name__}(coordinates=...): single coordinates cannot be selected over several "

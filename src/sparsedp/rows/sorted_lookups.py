@@ -95,9 +95,13 @@ class SortedLookups:
 
     def surviving(self, selected: I64) -> I64:
         """The touched rows that are ``selected`` (sorted global row ids) or always on, as positions in the order."""
-        chosen = positions_in(self.order.rows[: self._selectable_touched], selected)
-        always_on = np.arange(self._selectable_touched, self.touched)
-        return np.concatenate([chosen[chosen >= 0], always_on])
+        rows = self.order.rows[: self._selectable_touched]
+        if selected.size > rows.size:  # the smaller of the two is looked up in the larger
+            chosen = np.flatnonzero(contains(selected, rows))
+        else:
+            chosen = positions_in(rows, selected)
+            chosen = chosen[chosen >= 0]
+        return np.concatenate([chosen, np.arange(self._selectable_touched, self.touched)])
 
     def example_squared_norms(self, survivors: I64) -> F64:
         """Per example, the squared norm of its gradient over the surviving rows."""

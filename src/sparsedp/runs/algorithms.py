@@ -7,7 +7,7 @@ algorithm is one ``register`` call here, or anywhere before the config is parsed
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sparsedp.core.defaults import DEFAULT_FALSE_POSITIVES
@@ -39,6 +39,8 @@ class Algorithm:
     """Trains on rows chosen before training, by a DP top-k of ``rows`` rows at the price ``fest_mu``."""
     lazy_noise: bool = False
     """Adds a row's noise when the row is next read: only for plain SGD, and only the final model is released."""
+    one_process: bool = False
+    """Cannot be trained on several processes."""
     dense: bool = False
     """Adds noise to whole tables: the baseline for the others' gradient sizes."""
 
@@ -90,6 +92,11 @@ def _fest(config: RunConfig, row_set: RowSet | None) -> Selection:
     return row_set
 
 
+def _fest_lazy(config: RunConfig, row_set: RowSet | None) -> Selection:
+    assert row_set is not None
+    return replace(row_set, lazy=True)
+
+
 def _adafest(config: RunConfig, row_set: RowSet | None) -> Selection:
     from sparsedp.selection import AdaFEST
 
@@ -100,6 +107,19 @@ def _adafest(config: RunConfig, row_set: RowSet | None) -> Selection:
         contribution_norm=config.contribution_norm,
         always_on_rows=config.always_on_rows,
         within=row_set,
+    )
+
+
+def _adafest_memory(config: RunConfig, row_set: RowSet | None) -> Selection:
+    from sparsedp.selection import AdaFEST
+
+    plain = _adafest(config, row_set)
+    assert isinstance(plain, AdaFEST)
+    return replace(
+        plain,
+        memory_share=config.memory_share,
+        memory_least=config.memory_least,
+        memory_most=config.memory_most,
     )
 
 
@@ -137,6 +157,7 @@ def _random(config: RunConfig, row_set: RowSet | None) -> Selection:
 
 _TOP_K = ("rows", "fest_mu")
 _MAP = ("noise_ratio", "threshold", "false_positives", "contribution_norm", "always_on_rows")
+_MEMORY = ("memory_share", "memory_least", "memory_most")
 _SCORES = ("rows", "selection_epsilon", "score_cap")
 
 register(Algorithm("non-private", "without privacy", "#475569", None))
@@ -147,7 +168,29 @@ register(
         "fest", "DP-FEST", "#0b6e99", _fest, (*_TOP_K, "always_on_rows"), required=("rows",), row_set=True
     )
 )
+register(
+    Algorithm(
+        "fest-lazy",
+        "DP-FEST, lazy noise",
+        "#0891b2",
+        _fest_lazy,
+        (*_TOP_K, "always_on_rows"),
+        required=("rows",),
+        row_set=True,
+        lazy_noise=True,
+    )
+)
 register(Algorithm("adafest", "DP-AdaFEST", "#15803d", _adafest, _MAP))
+register(
+    Algorithm(
+        "adafest-memory",
+        "DP-AdaFEST with memory",
+        "#65a30d",
+        _adafest_memory,
+        (*_MAP, *_MEMORY),
+        one_process=True,
+    )
+)
 register(
     Algorithm(
         "adafest+", "DP-AdaFEST+", "#7c3aed", _adafest, (*_TOP_K, *_MAP), required=("rows",), row_set=True

@@ -14,6 +14,9 @@ from sparsedp.core.criteo import BATCH_SIZE
 from sparsedp.core.defaults import (
     DEFAULT_ALWAYS_ON_ROWS,
     DEFAULT_FALSE_POSITIVES,
+    DEFAULT_MEMORY_LEAST,
+    DEFAULT_MEMORY_MOST,
+    DEFAULT_MEMORY_SHARE,
     DEFAULT_MU,
     DEFAULT_NOISE_RATIO,
     default_delta,
@@ -103,6 +106,12 @@ class RunConfig(BaseModel):
     """The largest score of a row."""
     score_threshold: Annotated[float, Field(allow_inf_nan=False), SELECTION] = 0.001
     """The score that a row must reach."""
+    memory_share: Annotated[Fraction, SELECTION] = DEFAULT_MEMORY_SHARE
+    """The part of the steps in which a row must survive to be trained."""
+    memory_least: Annotated[Positive, SELECTION] = DEFAULT_MEMORY_LEAST
+    """How often beyond that part it must have survived."""
+    memory_most: Annotated[Positive, SELECTION] = DEFAULT_MEMORY_MOST
+    """How many of those survivals are remembered, at most."""
 
     holdout: Annotated[Fraction, DATA] = 0.1
     """Fraction of the rows (with unit user: of the users) that is held out for evaluation."""
@@ -141,6 +150,8 @@ class RunConfig(BaseModel):
             raise ValueError(f"epsilon: algorithm {algorithm.name} needs one")
         if self.threshold is not None and self.false_positives is not None:
             raise ValueError("threshold and false_positives exclude each other: give one of them")
+        if self.memory_least > self.memory_most:
+            raise ValueError(f"memory_least: must be at most memory_most, {self.memory_most:g}")
         for name in algorithm.required:
             if getattr(self, name) is None:
                 raise ValueError(f"{name}: algorithm {algorithm.name} needs this setting")

@@ -48,7 +48,8 @@ def resume_on_processes(path: str | Path, processes: int, *, quiet: bool = False
 def _check(config: RunConfig, processes: int) -> None:
     if processes < 1:
         raise ValueError(f"nproc must be at least 1, got {processes}")
-    if not config.is_private or ALGORITHMS[config.algorithm].lazy_noise:
+    algorithm = ALGORITHMS[config.algorithm]
+    if not algorithm.private or algorithm.lazy_noise or algorithm.one_process:
         raise ValueError(f"nproc: algorithm {config.algorithm} trains on one process; leave --nproc out")
     if isinstance(config, TextConfig):
         raise ValueError("nproc: texts train on one process; leave --nproc out")

@@ -66,6 +66,8 @@ class _State:
     statements: list[dict[str, Any]] = field(default_factory=list)
     withheld: list[str] = field(default_factory=list)
     """Buffers that training passes changed without noise."""
+    rule: dict[str, Any] = field(default_factory=dict)
+    """What the selection rule keeps from step to step, across periods: outputs of the mechanism."""
 
     def save(self, path: Path, model: nn.Module, rows: _PeriodRows) -> None:
         plain = {**vars(self), "run_stats": self.run_stats.to_record()}
@@ -99,8 +101,9 @@ def _run(setup: RunSetup, on_progress: OnProgress | None) -> Result:
     for number in range(state.period, len(training)):
         _count_rows(setup, state, rows, number)
         with _trainer(setup, training[number], rows, number) as trainer:
+            trainer.load_rule_state(state.rule)
             _train_period(setup, trainer, state, number, on_progress)
-            statement = trainer.statement()
+            statement, state.rule = trainer.statement(), trainer.rule_state()
         state.statements += [] if statement is None else [statement.to_dict()]
         state.next_auc.append(evaluate(model, following[number]).auc)
         state.period = number + 1

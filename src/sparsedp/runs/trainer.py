@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -83,6 +83,12 @@ class Trainer(Protocol):
 
     def withheld(self) -> list[str]:
         """Buffers that training passes changed without noise: they are not released."""
+
+    def rule_state(self) -> dict[str, Any]:
+        """What the selection rule keeps from step to step."""
+
+    def load_rule_state(self, state: Mapping[str, Any]) -> None:
+        """Begin with what the rule of an earlier period kept."""
 
     def close(self) -> None:
         """Detach from the model."""
@@ -225,6 +231,14 @@ class PrivateTrainer(Trainer):
         return self.engine.session.buffers.changed()
 
     @override
+    def rule_state(self) -> dict[str, Any]:
+        return self.engine.session.rule_state()
+
+    @override
+    def load_rule_state(self, state: Mapping[str, Any]) -> None:
+        self.engine.session.load_rule_state(state)
+
+    @override
     def close(self) -> None:
         self.engine.detach()
 
@@ -356,6 +370,14 @@ class PlainTrainer(Trainer):
     @override
     def withheld(self) -> list[str]:
         return []
+
+    @override
+    def rule_state(self) -> dict[str, Any]:
+        return {}
+
+    @override
+    def load_rule_state(self, state: Mapping[str, Any]) -> None:
+        return
 
     @override
     def close(self) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -13,7 +13,13 @@ from sparsedp.accounting import split_sigma
 from sparsedp.accounting.events import DpEvent
 from sparsedp.core.arrays import I64
 from sparsedp.core.counts import SparseCounts
-from sparsedp.core.defaults import DEFAULT_ALWAYS_ON_ROWS, DEFAULT_FALSE_POSITIVES, DEFAULT_NOISE_RATIO
+from sparsedp.core.defaults import (
+    DEFAULT_ALWAYS_ON_ROWS,
+    DEFAULT_FALSE_POSITIVES,
+    DEFAULT_MEMORY_LEAST,
+    DEFAULT_MEMORY_MOST,
+    DEFAULT_NOISE_RATIO,
+)
 from sparsedp.core.tables import TableShape
 from sparsedp.mechanisms import draw_survivors, threshold_for_false_positives
 from sparsedp.randomness import Stream
@@ -30,6 +36,7 @@ from sparsedp.selection.base import (
     free,
 )
 from sparsedp.selection.fest import FEST, PrivateTopK
+from sparsedp.selection.row_memory import RowMemory
 
 
 @dataclass(frozen=True)
@@ -47,6 +54,13 @@ class AdaFEST(Selection):
     ``false_positives``, the expected number per step of surviving rows that no example touched;
     ``contribution_norm`` is C1, by default the square root of the number of selectable tables, which clips
     nothing where examples have one value per feature; tables of at most ``always_on_rows`` rows are always on.
+
+    With memory (``memory_share`` given) a step trains the rows that survived often enough until now instead of those that
+    survive it: in a larger part of the steps than ``memory_share``, and ``memory_least`` times more (``RowMemory``).
+    Survivors by chance rarely repeat and are not trained, so the threshold may be low. The same event, for everything
+    that is released: survivors, and the gradient on the trained rows. Proof: the trained rows of a step are a function
+    of the survivors of this step and of those before, which are outputs of the mechanism; so the gradient's
+    query stays adaptive in released values alone.
     """
 
     noise_ratio: float = DEFAULT_NOISE_RATIO
@@ -55,6 +69,9 @@ class AdaFEST(Selection):
     contribution_norm: float | None = None
     always_on_rows: int = DEFAULT_ALWAYS_ON_ROWS
     within: FEST | PrivateTopK | None = None
+    memory_share: float | None = None
+    memory_least: float = DEFAULT_MEMORY_LEAST
+    memory_most: float = DEFAULT_MEMORY_MOST
 
     def __post_init__(self) -> None:
         check_always_on(self.always_on_rows)
@@ -67,6 +84,24 @@ class AdaFEST(Selection):
                 raise ValueError(f"threshold must be positive and finite, got {self.threshold}")
             if self.false_positives != DEFAULT_FALSE_POSITIVES:
                 raise ValueError("threshold and false_positives exclude each other: give one of them")
+        if self.within is not None and self.within.lazy:
+            raise ValueError("within: the rows of AdaFEST+ change at every step; give FEST without lazy=True")
+
+        self._check_memory()
+
+    def _check_memory(self) -> None:
+        if self.memory_share is None:
+            if (self.memory_least, self.memory_most) != (DEFAULT_MEMORY_LEAST, DEFAULT_MEMORY_MOST):
+                raise ValueError(
+                    "memory_least and memory_most need memory_share: without it there is no memory"
+                )
+            return
+        if not 0.0 < self.memory_share < 1.0:
+            raise ValueError(f"memory_share must lie between 0 and 1, got {self.memory_share}")
+        if not 0.0 < self.memory_least <= self.memory_most < math.inf:
+            raise ValueError(
+                f"memory_least must be positive and at most memory_most, got {self.memory_least} and {self.memory_most}"
+            )
 
     def resolve(
         self,
@@ -112,6 +147,14 @@ class AdaFEST(Selection):
             map_noise_multiplier=sigma1,
             threshold=threshold,
             domain=domain,
+            memory=self._new_memory(space),
+        )
+
+    def _new_memory(self, space: RowSpace) -> RowMemory | None:
+        if self.memory_share is None:
+            return None
+        return RowMemory(
+            space.selectable_size, share=self.memory_share, least=self.memory_least, most=self.memory_most
         )
 
 
@@ -125,6 +168,8 @@ class ContributionMap(Rule):
     """The map's noise over the map's sensitivity (sigma1)."""
     threshold: float = 0.0
     domain: I64 | None = None
+    memory: RowMemory | None = None
+    """What was released earlier, where that chooses the rows to train."""
 
     @property
     def map_std(self) -> float:
@@ -132,9 +177,21 @@ class ContributionMap(Rule):
         return self.map_noise_multiplier * self.contribution_norm
 
     def select(self, batch: Batch, stream: Stream) -> Selected:
-        """Draw the surviving rows."""
+        """Draw the surviving rows; with memory, choose those that did so repeatedly."""
         counts = batch.contributions(self.contribution_norm, self.domain)
-        return Selected(self.survivors(counts, self.domain, stream))
+        survivors = self.survivors(counts, self.domain, stream)
+        return Selected(survivors if self.memory is None else self.memory.observe(survivors))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The memory, if there is one."""
+        return {} if self.memory is None else self.memory.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The reverse."""
+        if self.memory is None:
+            super().load_state_dict(state)
+        else:
+            self.memory.load_state_dict(state)
 
     def survivors(self, counts: SparseCounts, domain: I64 | None, stream: Stream) -> I64:
         """The surviving ones of the rows ``range(counts.size)``, or of those of them in ``domain``.

@@ -85,6 +85,15 @@ class Rule(ABC):
     def select(self, batch: Batch, stream: Stream) -> Selected:
         """Choose the rows of this step; the choice alone is released."""
 
+    def state_dict(self) -> dict[str, Any]:
+        """What the rule keeps from step to step, as tensors and plain values: a function of what was released."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The reverse."""
+        if state:
+            raise ValueError(f"rule: this selection keeps nothing from step to step, got {sorted(state)}")
+
 
 class Selection(ABC):
     """A selection as the user states it, before tables and noise are known. Frozen; fields are public.
@@ -93,6 +102,8 @@ class Selection(ABC):
     """
 
     batch_clip: float | None = None
+    lazy: bool = False
+    """Noise of untouched rows is pending until they are read; only where every step trains the same rows."""
     _kinds: ClassVar[dict[str, type[Selection]]] = {}
 
     def __init_subclass__(cls) -> None:
@@ -156,6 +167,11 @@ class Selection(ABC):
     def step_event(self, noise_multiplier: float) -> DpEvent:
         """What one step spends on the examples in its batch (the engine adds the sampling)."""
         return gaussian_event(std=noise_multiplier, sensitivity=1.0)
+
+    @property
+    def sorted_rows(self) -> Mapping[str, I64]:
+        """Where every step trains the same rows: those of each table, sorted; all rows of a table without an entry."""
+        return {}
 
     @abstractmethod
     def partition_tables(self, tables: Sequence[TableShape]) -> RowSpace:

@@ -45,11 +45,18 @@ class FEST(Selection):
 
     ``rows`` names the rows per table; a table that it does not name must be small (at most
     ``always_on_rows`` rows) and is then always on.
+
+    With ``lazy=True`` a chosen row that no example of a step touches receives the step's noise only before it is
+    next read or released: a step costs what its batch touches, however large the set. For plain SGD the final
+    model has the same distribution (to rounding, see ``LazyTable``) and the same events, but only the *final model* may be
+    released: which chosen rows of an intermediate table have their noise already shows which were read. Proof: that
+    of lazy DP-SGD, on the smaller model; rows outside the set get neither gradient nor noise.
     """
 
     rows: Mapping[str, ArrayLike]
     always_on_rows: int = DEFAULT_ALWAYS_ON_ROWS
     event: DpEvent | None = None
+    lazy: bool = False
     _sorted: dict[str, I64] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -62,7 +69,12 @@ class FEST(Selection):
 
     @classmethod
     def from_public_counts(
-        cls, counts: TableCounts, k: int, *, always_on_rows: int = DEFAULT_ALWAYS_ON_ROWS
+        cls,
+        counts: TableCounts,
+        k: int,
+        *,
+        always_on_rows: int = DEFAULT_ALWAYS_ON_ROWS,
+        lazy: bool = False,
     ) -> FEST:
         """The ``k`` most frequent rows over all tables by public counts: no privacy cost."""
         _check_k(k)
@@ -71,7 +83,8 @@ class FEST(Selection):
         table_of = np.repeat(np.arange(len(sparse)), [table.ids.size for table in sparse.values()])
         ids = np.concatenate([table.ids for table in sparse.values()]) if sparse else np.empty(0, np.int64)
         top = np.argsort(-total, kind="stable")[:k]
-        return cls({name: ids[top[table_of[top] == n]] for n, name in enumerate(sparse)}, always_on_rows)
+        rows = {name: ids[top[table_of[top] == n]] for n, name in enumerate(sparse)}
+        return cls(rows, always_on_rows, lazy=lazy)
 
     @classmethod
     def private_top_k(
@@ -82,9 +95,10 @@ class FEST(Selection):
         *,
         contribution_norm: float | None = None,
         always_on_rows: int = DEFAULT_ALWAYS_ON_ROWS,
+        lazy: bool = False,
     ) -> PrivateTopK:
         """The ``k`` most frequent rows over all tables of the private data; costs one Gaussian event."""
-        return PrivateTopK(loader_or_counts, k, mu, contribution_norm, always_on_rows)
+        return PrivateTopK(loader_or_counts, k, mu, contribution_norm, always_on_rows, lazy)
 
     @property
     def sorted_rows(self) -> Mapping[str, I64]:
@@ -151,6 +165,7 @@ class PrivateTopK(Selection):
     mu: float = DEFAULT_MU
     contribution_norm: float | None = None
     always_on_rows: int = DEFAULT_ALWAYS_ON_ROWS
+    lazy: bool = False
 
     def __post_init__(self) -> None:
         check_always_on(self.always_on_rows)
@@ -200,7 +215,7 @@ class PrivateTopK(Selection):
             by_table = count_rows(by_table, self.sensitivity(space))
         counts = [_checked_counts(t.name, by_table.get(t.name, ([], [])), t.rows) for t in space.selectable]
         if not space.selectable:
-            return FEST({}, self.always_on_rows, event=self.one_off_events()[0])
+            return FEST({}, self.always_on_rows, event=self.one_off_events()[0], lazy=self.lazy)
         charge()
         chosen = top_k_gaussian(
             np.concatenate(
@@ -213,7 +228,7 @@ class PrivateTopK(Selection):
             stream=stream,
         )
         rows = dict(zip((table.name for table in space.selectable), space.split(chosen), strict=True))
-        return FEST(rows, self.always_on_rows, event=self.one_off_events()[0])
+        return FEST(rows, self.always_on_rows, event=self.one_off_events()[0], lazy=self.lazy)
 
     def rule(
         self, space: RowSpace, *, noise_multiplier: float, max_grad_norm: float, expected_batch_size: float

@@ -322,7 +322,7 @@ class PrivacyEngine:
         )
 
     def flush(self) -> None:
-        """Apply all pending noise (``DPSGD(lazy=True)``; nothing to do otherwise)."""
+        """Apply all pending noise (of a selection with ``lazy=True``; nothing to do otherwise)."""
         if self.session.lazy is not None:
             self.session.lazy.flush()
 

@@ -1,4 +1,4 @@
-"""Lazy dense noise: DP-SGD that adds the noise of untouched rows only when they are next read."""
+"""Lazy noise: DP-SGD, or FEST, that adds the noise of untouched rows only when they are next read."""
 
 from __future__ import annotations
 
@@ -9,26 +9,28 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 from torch.optim import SGD, Optimizer
 
 from sparsedp.clipping import Capture, Table
+from sparsedp.core.arrays import I64
 from sparsedp.randomness import NoiseSource
 from sparsedp.rows import RowGradient
 from sparsedp.training import lazy_parameter
 from sparsedp.training.lazy_table import LazyTable
 
+_NO_ROWS: I64 = np.empty(0, dtype=np.int64)
 _NOT_PLAIN = ("momentum", "weight_decay", "dampening", "nesterov", "maximize")
 
 
 class LazyNoise:
     """The noise that is pending on a model's tables.
 
-    Guarantee and event: those of DP-SGD, for the final model only. Proof: plain SGD adds to a row the sum
-    over steps of ``lr_t * release_t``. Where no example touched the row, ``release_t`` is noise alone and
-    independent of everything else, so its sum over such steps may be drawn at once, at any time before the row
-    is read; ``LazyTable`` states how floating-point rounding is hidden, and what remains of it.
+    Guarantee and event: those of DP-SGD, or of FEST where the rows to train were chosen, for the final model only.
+    Proof: plain SGD adds to a trained row the sum over steps of ``lr_t * release_t``. Where no example touched the
+    row, ``release_t`` is noise alone and independent of everything else, so its sum over such steps may be drawn at
+    once, at any time before the row is read; ``LazyTable`` states how floating-point rounding is hidden, and what
+    remains of it. A row that is not trained keeps its first value.
 
     ``lr_t`` is read from the optimiser's group at each step: schedulers write to it and ``load_state_dict``
     replaces it. The tables' updates are made here, not by the optimiser.
@@ -43,8 +45,14 @@ class LazyNoise:
             _refuse_hooks(name, table.parameter)
         _refuse_shared([*capture.dense.values(), *(table.parameter for table in self.tables.values())])
         self._tables = {
-            name: LazyTable(name, table.parameter, source.noise) for name, table in self.tables.items()
+            name: LazyTable(name, table.parameter, source.noise, _NO_ROWS)
+            for name, table in self.tables.items()
         }
+
+    def train(self, rows: Mapping[str, I64]) -> None:
+        """Before the first step: train these rows (sorted) of the tables that are named, all of the others."""
+        for name, table in self._tables.items():
+            table.train(rows.get(name))
 
     def attach(self) -> None:
         """From here on the tables' parameters apply their pending noise before they are read."""
@@ -62,7 +70,7 @@ class LazyNoise:
                     raise RuntimeError(
                         f"table {name!r}: a tensor or array that shares its memory is still held (from "
                         "state_dict(), .data, .detach() or .numpy()); it would show rows whose noise is pending. "
-                        "Keep a copy of it instead (.clone()), or use DPSGD()"
+                        "Keep a copy of it instead (.clone()), or leave out lazy=True"
                     )
 
     def step(self, std: float, gradients: Mapping[str, RowGradient]) -> None:
@@ -76,7 +84,7 @@ class LazyNoise:
             gradient = gradients.get(name) or _no_rows(self.tables[name].dim)
             table.step(self._groups[name].learning_rate(), std, gradient)
 
-    def apply_pending_noise(self, name: str, rows: NDArray[np.int64]) -> None:
+    def apply_pending_noise(self, name: str, rows: I64) -> None:
         """Bring distinct ``rows`` of a table up to date."""
         self._tables[name].apply_pending_noise(rows)
 
@@ -140,7 +148,7 @@ class _Group:
         if type(self._optimizer) is not SGD or any(group.get(option) for option in _NOT_PLAIN):
             raise ValueError(
                 f"lazy noise is exact for plain SGD only (no momentum, no decay); table {self._name!r} has "
-                f"{type(self._optimizer).__name__}. Use DPSGD() or AdaFEST() with this optimiser"
+                f"{type(self._optimizer).__name__}. Leave out lazy=True, or use AdaFEST(), with this optimiser"
             )
         return float(group["lr"])
 
@@ -149,7 +157,7 @@ def _refuse_hooks(name: str, parameter: nn.Parameter) -> None:
     if parameter._backward_hooks:
         raise ValueError(
             f"table {name!r}: has a gradient hook, which would change the noise of touched rows only; remove "
-            "it, or use DPSGD()"
+            "it, or leave out lazy=True"
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,21 +15,24 @@ from torch import Tensor, nn
 
 from sparsedp.core.arrays import F64, I64
 from sparsedp.core.compiled import compiled
+from sparsedp.core.counts import positions_in
 from sparsedp.randomness import Stream
 from sparsedp.rows import RowGradient
 
 FEWEST_CELLS, AIM, MOST_CELLS = 32.0, 128.0, 512.0
 """A step's noise in cells of the table's lattice: at least, when a lattice is chosen, at most."""
 FLUSH_COORDINATES = 1 << 17
-"""A flush applies the noise of at most this many coordinates at a time, to bound its memory."""
+"""A flush works on at most this many coordinates at a time, to bound its memory."""
 
 
 class LazyTable:
     """A table whose rows lie on a public lattice; the noise of several untouched steps is drawn at once.
 
-    A step moves the rows that it touches by ``-lr`` times their released gradient, noise included; every
-    other row has pending Gaussian noise of variance ``(lr std)^2``. After T steps without a touch a row lacks one
-    Gaussian of the summed variance, which is added before the row is read. No weight ever holds data without noise.
+    ``rows`` are those that are trained, sorted, by default all; the others have neither gradient nor noise, and
+    nothing is stored for them. A step moves the rows that it touches by ``-lr`` times their released gradient, noise
+    included; every other trained row has pending Gaussian noise of variance ``(lr std)^2``. After T steps without a
+    touch a row lacks one Gaussian of the summed variance, which is added before the row is read. No weight ever
+    holds data without noise.
 
     **Floats.** A row that was touched T times was rounded T times, a row whose noise was applied once was rounded
     once; weights of touched rows also show the lattice of the released gradient, those of the others would not.
@@ -44,14 +47,14 @@ class LazyTable:
     counted over all steps, hence adds at most ``(1 + e^epsilon) sqrt(m 5e-18 / 2)`` to delta
     (m = 1e5: 5e-7 (1 + e^epsilon); at the usual 128 to 256 cells a tenth of that).
 
-    The cell changes only after a flush, so it is a function of public numbers and of the largest weight of a
+    The cell changes only after a flush, so it is a function of public numbers and of the largest trained weight of a
     table that might be released. A lattice must be fine enough for the noise and coarse enough for the largest
     weight: 2^23 cells in float32, 2^52 in float64. If no lattice satisfies both at the first step, the table is
     refused; later (a learning rate that falls to nearly zero) the step skips the whole table, touched rows
     included, with a warning.
     """
 
-    def __init__(self, name: str, parameter: nn.Parameter, stream: Stream) -> None:
+    def __init__(self, name: str, parameter: nn.Parameter, stream: Stream, rows: I64 | None = None) -> None:
         self.name = name
         self.parameter = parameter
         self.shows_pending = False
@@ -61,10 +64,18 @@ class LazyTable:
         self._warned = False
         self._cell: float | None = None
         self._largest: float | None = None
-        self._applied = torch.zeros(parameter.shape[0], dtype=torch.int32)
-        """The step up to which each row has its noise, counted since the last flush."""
         self._variance = array("d", [0.0])
         """After each step the summed pending variance of a row that no step has touched."""
+        self.train(rows)
+
+    def train(self, rows: I64 | None) -> None:
+        """From here on train these rows (sorted; None: all). Refused where noise is pending on other rows."""
+        if self.has_pending_noise:
+            raise ValueError(f"table {self.name!r}: noise is pending on the rows that were trained so far")
+        self._rows = rows
+        trained = self.parameter.shape[0] if rows is None else rows.size
+        self._applied = torch.zeros(trained, dtype=torch.int32)
+        """The step up to which each trained row has its noise, counted since the last flush."""
 
     @property
     def has_pending_noise(self) -> bool:
@@ -78,22 +89,33 @@ class LazyTable:
         a row is marked as up to date last.
         """
         rows = gradient.ids.numpy()
+        places = self._places(rows)
+        if places.size and places.min() < 0:
+            raise ValueError(f"table {self.name!r}: a step moved rows that are not among those to train")
         change = gradient.values.numpy() * np.float64(-lr)
         if std == 0.0:
             self._largest = None
             _add(self.parameter, rows, change)
         elif lr > 0.0 and self._has_lattice_for(lr * std):
-            self.apply_pending_noise(rows)
+            self._apply(places)
             assert self._cell is not None
             self._variance.append(self._variance[-1] + (lr * std) ** 2 + self._cell**2 / 6)
-            self._write(rows, change)
+            self._write(places, change)
 
     def apply_pending_noise(self, rows: I64) -> None:
-        """Bring distinct ``rows`` up to date."""
-        if not self.has_pending_noise:
-            return
+        """Bring distinct ``rows`` up to date; rows that are not trained always are."""
+        if self.has_pending_noise:
+            places = self._places(rows)
+            self._apply(places if self._rows is None else places[places >= 0])
+
+    def _places(self, rows: I64) -> I64:
+        """Where each of ``rows`` stands among the trained ones; -1 where it is not trained."""
+        return rows if self._rows is None else positions_in(self._rows, rows)
+
+    def _apply(self, places: I64) -> None:
+        """Draw what is pending on the trained rows at ``places``."""
         history, applied = np.frombuffer(self._variance), self._applied.numpy()
-        late = rows[applied[rows] < history.size - 1]
+        late = places[applied[places] < history.size - 1]
         if not late.size:
             return
         assert self._cell is not None
@@ -111,10 +133,8 @@ class LazyTable:
     def flush(self) -> None:
         """Bring every row up to date."""
         if self.has_pending_noise:
-            rows, dim = self.parameter.shape
-            chunk = max(1, FLUSH_COORDINATES // dim)
-            for start in range(0, rows, chunk):
-                self.apply_pending_noise(np.arange(start, min(start + chunk, rows)))
+            for places in _chunks(self._applied.numel(), self.parameter.shape[1]):
+                self._apply(places)
             # All rows are at the same step: the history before it is no longer needed.
             self._variance = array("d", [0.0])
             self._applied.zero_()
@@ -131,6 +151,11 @@ class LazyTable:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The reverse."""
+        if state["applied"].shape != self._applied.shape:
+            raise ValueError(
+                f"table {self.name!r}: noise is pending on {state['applied'].numel()} rows there, "
+                f"{self._applied.numel()} rows are trained here"
+            )
         self._applied.copy_(state["applied"])
         self._variance = array("d", state["variance"])
         self._cell, self._begun = state["cell"], state["begun"]
@@ -141,7 +166,7 @@ class LazyTable:
         if self._cell is None or not FEWEST_CELLS <= noise / self._cell <= MOST_CELLS:
             largest = self._largest
             self.flush()
-            self._largest = _largest_weight(self.parameter) if largest is None else largest
+            self._largest = _largest_weight(self.parameter, self._rows) if largest is None else largest
             self._cell = cell_for(noise, self._largest, self.parameter.dtype)
             if self._cell is None:
                 self._refuse_or_skip(noise)
@@ -153,7 +178,7 @@ class LazyTable:
         reason = (
             f"table {self.name!r}: lazy noise of {noise:.3g} a step (learning rate times the gradient's noise) "
             f"is too fine for {self.parameter.dtype} weights as large as {self._largest:.3g}: rounding would "
-            "show which rows were read. Use a float64 table, a higher learning rate or DPSGD()"
+            "show which rows were read. Use a float64 table, a higher learning rate, or leave out lazy=True"
         )
         if not self._begun:
             raise ValueError(reason)
@@ -161,14 +186,15 @@ class LazyTable:
             self._warned = True
             warnings.warn(f"{reason}. Until then the table stays as it is", stacklevel=2)
 
-    def _write(self, rows: I64, change: F64) -> None:
-        """Add ``change`` to distinct rows, round them to the lattice and mark them as up to date."""
+    def _write(self, places: I64, change: F64) -> None:
+        """Add ``change`` to distinct trained rows, round them to the lattice and mark them as up to date."""
         assert self._cell is not None
         self._largest = None
         words = self._stream.uint64((change.size + 1) // 2).view(np.uint32)[: change.size]
         most = _exact_integers(self.parameter.dtype)
+        rows = places if self._rows is None else self._rows[places]
         _add(self.parameter, rows, change, (words.reshape(change.shape), self._cell, most))
-        self._applied.numpy()[rows] = len(self._variance) - 1
+        self._applied.numpy()[places] = len(self._variance) - 1
 
 
 def cell_for(noise: float, largest: float, dtype: torch.dtype) -> float | None:
@@ -194,10 +220,23 @@ def _exact_integers(dtype: torch.dtype) -> float:
     return 2.0 / torch.finfo(dtype).eps
 
 
-def _largest_weight(parameter: nn.Parameter) -> float:
+def _largest_weight(parameter: nn.Parameter, rows: I64 | None) -> float:
+    """The largest absolute weight of the rows (None: of all)."""
     with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
-        low, high = parameter.aminmax()
-        return max(-float(low), float(high))
+        if rows is None:
+            parts = [parameter.aminmax()]
+        else:
+            chunks = (torch.from_numpy(rows[places]) for places in _chunks(rows.size, parameter.shape[1]))
+            parts = [parameter[ids.to(parameter.device)].aminmax() for ids in chunks]
+        ends = [value for low, high in parts for value in (-float(low), float(high))]
+        return math.nan if any(map(math.isnan, ends)) else max(ends, default=0.0)
+
+
+def _chunks(rows: int, dim: int) -> Iterator[I64]:
+    """The integers below ``rows``, as many at a time as a flush works on."""
+    most = max(1, FLUSH_COORDINATES // dim)
+    for start in range(0, rows, most):
+        yield np.arange(start, min(start + most, rows))
 
 
 Rounding = tuple[NDArray[np.uint32], float, float]

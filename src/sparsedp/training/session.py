@@ -19,7 +19,7 @@ from sparsedp.core.observing import note_charge
 from sparsedp.core.tables import TableShape
 from sparsedp.randomness import NoiseSource
 from sparsedp.rows import RowSpace
-from sparsedp.selection import DPSGD, Rule, Selection
+from sparsedp.selection import Rule, Selection
 from sparsedp.training.batch_owner import BatchOwner
 from sparsedp.training.buffers import BufferWatch
 from sparsedp.training.counting import count_rows
@@ -61,12 +61,11 @@ class TrainingSession:
         self._charged_choice = False
         self._ended = False
         self.lazy: LazyNoise | None = None
-        lazy = isinstance(selection, DPSGD) and selection.lazy
         space = selection.partition_tables(self.shapes)
-        sparse = [table.name for table in (space.tables if lazy else space.selectable)]
+        sparse = [table.name for table in (space.tables if selection.lazy else space.selectable)]
         check_optimizers(optimizers, module, capture, sparse)
         owner = BatchOwner(capture)
-        if lazy:
+        if selection.lazy:
             self.lazy = LazyNoise(capture, optimizers, source)
         self.loader = self._poisson_loader(data_loader, owner, physical_batch_size)
         self._warn_of_kept_pieces(physical_batch_size)
@@ -156,6 +155,8 @@ class TrainingSession:
         self._step_event = self.step_config.event(selection)
         dense = sum(parameter.numel() for parameter in self.capture.dense.values())
         step_lattice(self._rule, self._rule.space.coordinates + dense)
+        if self.lazy is not None:
+            self.lazy.train(selection.sorted_rows)
 
     def _rule_of(self, selection: Selection) -> Rule:
         return selection.rule(
@@ -223,6 +224,17 @@ class TrainingSession:
         if self.lazy is not None:
             self.lazy.check()
         return self._rule
+
+    def rule_state(self) -> dict[str, Any]:
+        """What the rule keeps from step to step; nothing before its one-off choices are made."""
+        return {} if self._rule is None else self._rule.state_dict()
+
+    def load_rule_state(self, state: Mapping[str, Any]) -> None:
+        """The reverse, for a rule whose one-off choices are made."""
+        if state:
+            self.choose_once()
+            assert self._rule is not None
+            self._rule.load_state_dict(state)
 
     @property
     def space(self) -> RowSpace:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -47,7 +47,7 @@ class PrivateStep:
 
     If the rule looks at no gradients, each piece is summed and freed as it arrives. Otherwise the pieces are
     stored until the batch is complete. With ``lazy`` only touched rows get noise here; the caller must add the
-    noise of all other rows before they are read (see ``LazyNoise``).
+    noise of all other selected rows before they are read (see ``LazyNoise``).
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class PrivateStep:
 class StepSums:
     """The clipped sums of a step in float64: dense parameters and selected rows in one flat buffer.
 
-    A table whose rows all get noise has sums for its touched rows only.
+    A table whose rows all get noise, and with ``lazy`` every table, has sums for its touched rows only.
     """
 
     def __init__(
@@ -151,8 +151,10 @@ class StepSums:
         self._float32_left = most_in_float32(rule.expected_batch_size)
         """How many more examples may be summed in float32."""
         space = rule.space
-        self.rows: list[I64 | None] = [*space.split(selected.rows), *[None] * len(space.always_on)]
-        """Per table the selected rows; None: all of them."""
+        self._row_counts = row_counts(space, selected)
+        selectable = [None] * len(space.selectable) if lazy else space.split(selected.rows)
+        self.rows: list[I64 | None] = [*selectable, *[None] * len(space.always_on)]
+        """Per table the selected rows; None: all of them, or only the touched ones have sums."""
         self.masks = _coordinate_masks(space, selected, self.rows)
         sizes = [parameter.numel() for parameter in dense.values()]
         sizes += [
@@ -187,9 +189,9 @@ class StepSums:
         dense_weights = weights if in_float32 else weights.astype(np.float64)
         for name, out in (self._of_dense | self._on_device).items():
             batch.accumulate_dense(name, out, dense_weights)
-        first_always_on = len(self._rule.space.selectable)
+        first_touched = 0 if self._lazy else len(self._rule.space.selectable)
         batch.accumulate_rows(survivors, weights, self._targets)
-        for table_index, rows, sums in batch.row_sums(survivors, weights, first_always_on):
+        for table_index, rows, sums in batch.row_sums(survivors, weights, first_touched):
             self._touched[table_index] = merged_rows(self._touched[table_index], (rows, sums))
 
     def release(self, source: NoiseSource) -> StepGradient:
@@ -222,17 +224,13 @@ class StepSums:
         self, dense: dict[str, Tensor], tables: dict[str, RowGradient | Tensor]
     ) -> StepGradient:
         space = self._rule.space
-        row_counts = {
-            table.name: table.rows if rows is None else rows.size
-            for table, rows in zip(space.tables, self.rows, strict=True)
-        }
-        size = sum(row_counts[table.name] * table.dim for table in space.tables)
+        size = sum(self._row_counts[table.name] * table.dim for table in space.tables)
         for _, mask in self.masks.values():
             size += int(np.count_nonzero(mask)) - mask.size
         return StepGradient(
             dense=dense,
             tables=tables,
-            rows_per_table=row_counts,
+            rows_per_table=self._row_counts,
             gradient_size=size,
             dense_size=self._bounds[len(self._dense)],
         )
@@ -265,6 +263,13 @@ class StepSums:
         """The part of a flat buffer that belongs to table ``table_index``: one row per selected row."""
         n = len(self._dense) + table_index
         return flat[self._bounds[n] : self._bounds[n + 1]].reshape(-1, self._dim(table_index))
+
+
+def row_counts(space: RowSpace, selected: Selected) -> dict[str, int]:
+    """How many rows of each table are selected."""
+    bounds = selected.rows.searchsorted(space.offsets[: len(space.selectable) + 1]).tolist()
+    sizes = [end - start for start, end in pairwise(bounds)] + [table.rows for table in space.always_on]
+    return {table.name: rows for table, rows in zip(space.tables, sizes, strict=True)}
 
 
 def step_lattice(rule: Rule, coordinates: int) -> float:

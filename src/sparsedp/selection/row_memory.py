@@ -1,0 +1,64 @@
+"""What AdaFEST remembers of the rows that survived earlier steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from sparsedp.core.arrays import F64, I64
+from sparsedp.core.counts import positions_in
+
+
+class RowMemory:
+    """A level for each row that survived lately: up by 1 when it survives, down by ``share`` at every step.
+
+    A row is trained while its level is at least ``least``, so a row that survives in a larger part of the steps than
+    ``share`` is trained after some repetitions and one that survived by chance is not. A level is at most
+    ``most``: a row that no longer survives is trained for at most ``(most - least) / share`` steps more. At zero a
+    row is forgotten.
+
+    Its state is a function of the released rows alone, so it is released too. It holds no more rows than survived in
+    the last ``most / share`` steps; a step costs what it holds and what survives.
+    """
+
+    def __init__(self, size: int, *, share: float, least: float, most: float) -> None:
+        self.size, self.share, self.least, self.most = size, share, least, most
+        self.ids: I64 = np.empty(0, dtype=np.int64)
+        """The remembered rows, sorted."""
+        self.levels: F64 = np.empty(0)
+
+    def observe(self, survivors: I64) -> I64:
+        """Take in the (sorted) rows that survived a step; the rows to train, sorted."""
+        self.levels -= self.share
+        place = positions_in(self.ids, survivors)
+        known = place >= 0
+        self.levels[place[known]] += 1.0
+        new = survivors[~known]
+        where = self.ids.searchsorted(new)
+        ids, levels = np.insert(self.ids, where, new), np.insert(self.levels, where, 1.0)
+        kept = levels > 0.0
+        self.ids, self.levels = ids[kept], np.minimum(levels[kept], self.most)
+        return self.ids[self.levels >= self.least]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The remembered rows and their levels, as tensors and plain values."""
+        return {
+            "size": self.size,
+            "ids": torch.from_numpy(self.ids.copy()),
+            "levels": torch.from_numpy(self.levels.copy()),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The reverse; refuses the memory of other tables, and what is none."""
+        if state.get("size") != self.size:
+            raise ValueError(f"memory: of {state.get('size')} rows there, of {self.size} rows here")
+        ids, levels = state["ids"].numpy(), state["levels"].numpy()
+        in_order = ids.size == 0 or (ids[0] >= 0 and ids[-1] < self.size and bool((np.diff(ids) > 0).all()))
+        if ids.shape != levels.shape or not in_order or not ((levels > 0) & (levels <= self.most)).all():
+            raise ValueError(
+                "memory: needs sorted rows, each with a level above zero and at most the largest"
+            )
+        self.ids, self.levels = ids.astype(np.int64), levels.astype(np.float64)

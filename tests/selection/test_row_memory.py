@@ -1,0 +1,245 @@
+"""AdaFEST's memory: levels of released rows, against a slow one, and its law, audit and size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor, nn
+
+import sparsedp as sdp
+from sparsedp.accounting import analytic_gaussian_epsilon, split_sigma
+from sparsedp.audit import AuditResult, audit
+from sparsedp.core.arrays import I64
+from sparsedp.core.counts import SparseCounts
+from sparsedp.core.tables import TableShape
+from sparsedp.randomness import NoiseSource, Stream
+from sparsedp.rows import RowSpace
+from sparsedp.selection import Batch, Selected, adafest
+from sparsedp.selection.adafest import ContributionMap
+from sparsedp.selection.row_memory import RowMemory
+
+
+def ints(*rows: int) -> I64:
+    return np.array(rows, dtype=np.int64)
+
+
+def test_a_row_is_trained_once_it_has_survived_often_enough_and_until_it_has_not_for_long() -> None:
+    memory = RowMemory(9, share=0.25, least=2.0, most=2.5)
+    found = [memory.observe(rows).tolist() for rows in (ints(4), ints(4, 5), ints(4), ints(), ints(1))]
+    assert found == [[], [], [4], [4], [4]]  # 1, 1.75, 2.5, 2.25, 2
+    assert memory.ids.tolist() == [1, 4, 5]
+    assert memory.levels.tolist() == [1.0, 2.0, 0.25]
+    assert memory.observe(ints(4)).tolist() == [4]  # at most 2.5
+    assert memory.ids.tolist() == [1, 4]  # 5 is forgotten
+    assert memory.levels.tolist() == [0.75, 2.5]
+
+
+class Slow:
+    """The same, row by row."""
+
+    def __init__(self, share: float, least: float, most: float) -> None:
+        self.share, self.least, self.most = share, least, most
+        self.levels: dict[int, float] = {}
+
+    def observe(self, survivors: list[int]) -> list[int]:
+        for row in list(self.levels):
+            self.levels[row] -= self.share
+        for row in survivors:
+            self.levels[row] = self.levels[row] + 1.0 if row in self.levels else 1.0
+        self.levels = {row: min(level, self.most) for row, level in self.levels.items() if level > 0}
+        return sorted(row for row, level in self.levels.items() if level >= self.least)
+
+
+@pytest.mark.parametrize("settings", [(0.25, 1.0, 1.0), (0.125, 2.0, 3.5), (0.0625, 3.0, 6.0)])
+def test_it_does_what_the_slow_one_does(settings: tuple[float, float, float]) -> None:
+    share, least, most = settings
+    memory, slow = RowMemory(60, share=share, least=least, most=most), Slow(share, least, most)
+    rng = np.random.default_rng(1)
+    for step in range(200):
+        if step == 100:
+            again = RowMemory(60, share=share, least=least, most=most)
+            again.load_state_dict(memory.state_dict())
+            memory = again
+        survivors = np.flatnonzero(rng.random(60) < np.linspace(0.0, 0.5, 60))
+        assert memory.observe(survivors).tolist() == slow.observe(survivors.tolist())
+        assert dict(zip(memory.ids.tolist(), memory.levels.tolist(), strict=True)) == slow.levels
+        assert (np.diff(memory.ids) > 0).all()
+
+
+def test_it_holds_what_survived_lately_and_no_more() -> None:
+    """At most the survivors of the last most / share steps, of a million rows."""
+    memory, rng = RowMemory(10**6, share=0.1, least=3.0, most=6.0), np.random.default_rng(2)
+    for _ in range(100):
+        memory.observe(np.unique(rng.integers(0, 10**6, 50)))
+        assert memory.ids.size <= 50 * 6.0 / 0.1
+    assert 400 < memory.ids.size < 600  # nearly all survived once: ten steps
+    for _ in range(60):
+        memory.observe(ints())
+    assert not memory.ids.size
+
+
+BAD_STATES = {
+    "other tables": {"size": 8},
+    "not sorted": {"ids": torch.tensor([2, 1])},
+    "twice": {"ids": torch.tensor([2, 2])},
+    "negative": {"ids": torch.tensor([-1, 2])},
+    "beyond the tables": {"ids": torch.tensor([1, 9])},
+    "a level of zero": {"levels": torch.tensor([0.0, 1.0]).double()},
+    "a level too large": {"levels": torch.tensor([1.0, 7.0]).double()},
+    "no number": {"levels": torch.tensor([1.0, float("nan")]).double()},
+    "too few levels": {"levels": torch.tensor([1.0]).double()},
+}
+
+
+@pytest.mark.parametrize("fault", BAD_STATES)
+def test_a_state_that_is_not_this_memory_s_is_refused(fault: str) -> None:
+    memory = RowMemory(9, share=0.1, least=2.0, most=6.0)
+    memory.observe(ints(1, 2))
+    state = memory.state_dict()
+    memory.load_state_dict(state)
+    with pytest.raises(ValueError, match="^memory: "):
+        memory.load_state_dict({**state, **BAD_STATES[fault]})
+    assert memory.ids.tolist() == [1, 2]
+
+
+SPACE = RowSpace((TableShape("table", 20_000, 1),))
+
+
+class Counted:
+    """A batch with these contributions."""
+
+    space = SPACE
+
+    def __init__(self, counts: SparseCounts) -> None:
+        self._counts = counts
+
+    def contributions(self, norm: float, domain: I64 | None = None) -> SparseCounts:
+        return self._counts
+
+    def scores(self) -> SparseCounts:
+        raise AssertionError("a map looks at ids alone")
+
+    coordinate_scores = scores
+
+
+NOBODY = Counted(SparseCounts.zeros(SPACE.selectable_size))
+ONE_ROW = Counted(SparseCounts(ints(7), np.ones(1), SPACE.selectable_size))
+
+
+def remembering(**settings: float) -> ContributionMap:
+    selection = sdp.AdaFEST(noise_ratio=1.0, always_on_rows=0, contribution_norm=1.0, **settings)
+    return selection.rule(SPACE, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=1.0)
+
+
+def trained_at_the_end(probability: float, steps: int, share: float, least: float, most: float) -> float:
+    """The chance that a row which survives each step with this probability is trained in the last one."""
+    chance = 0.0
+    for bits in product([0, 1], repeat=steps):
+        slow, trained = Slow(share, least, most), list[int]()
+        for bit in bits:
+            trained = slow.observe([0] * bit)
+        chance += bool(trained) * probability ** sum(bits) * (1 - probability) ** (steps - sum(bits))
+    return chance
+
+
+def test_rows_are_trained_as_often_as_the_noise_on_the_map_says() -> None:
+    """20,000 rows that nobody reads, five steps: a binomial number is trained in the last. Each bound errs with
+    probability below 1e-9; 15% more or less noise on the map is rejected."""
+    share, least, most, threshold = 0.25, 1.5, 4.0, 1.0
+    rule = remembering(threshold=threshold, memory_share=share, memory_least=least, memory_most=most)
+    stream, found = NoiseSource(3).selection, Selected(ints())
+    for _ in range(5):
+        found = rule.select(NOBODY, stream)
+    sigma1 = split_sigma(1.0, 1.0)[0]
+    for factor, is_so in ((1.0, True), (1.15, False), (1 / 1.15, False)):
+        survives = float(stats.norm.sf(threshold / (factor * sigma1)))
+        law = stats.binom(20_000, trained_at_the_end(survives, 5, share, least, most))
+        assert bool(law.ppf(5e-10) <= found.rows.size <= law.isf(5e-10)) is is_so
+
+
+def test_given_the_survivors_nothing_else_of_a_batch_chooses_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sensitivity of the choice is that of the map: other data, the same bits, the same rows."""
+    released = [ints(1, 7), ints(7), ints(3, 7), ints(1)]
+    chosen = []
+    for batches in ([NOBODY] * 4, [ONE_ROW] * 4):
+        bits: Iterator[I64] = iter(released)
+        monkeypatch.setattr(adafest, "draw_survivors", lambda *_, bits=bits: next(bits))
+        rule = remembering(threshold=1.0, memory_share=0.1, memory_least=1.5)
+        chosen.append([rule.select(batch, NoiseSource(1).selection).rows.tolist() for batch in batches])
+    assert chosen[0] == chosen[1] == [[], [7], [7], [1, 7]]
+
+
+class Canary(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(30, 1, sparse=True)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return 100 * self.table(ids).squeeze(1)
+
+
+def whole_training(canaries: int, seed: int, steps: int, sigma: float) -> float:
+    """How often row 7 was trained, and what its weight became: everything that tells of the rare id."""
+    model = Canary()
+    nn.init.zeros_(model.table.weight)
+    private = sdp.PrivacyEngine(seed=seed, secure=False).make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=1.0),
+        data_loader=[torch.full((canaries,), 7)] * steps,
+        noise_multiplier=sigma,
+        max_grad_norm=1.0,
+        selection=sdp.AdaFEST(
+            noise_ratio=1.0,
+            threshold=2.0,
+            contribution_norm=1.0,
+            always_on_rows=0,
+            memory_share=0.1,
+            memory_least=1.5,
+        ),
+        expected_batch_size=1,
+        poisson=False,
+        loss_reduction="sum",
+    )
+    times = 0
+    for ids in private.data_loader:
+        private.optimizer.zero_grad()
+        private.module(ids).sum().backward()
+        private.optimizer.step()
+        grad = model.table.weight.grad
+        assert grad is not None
+        times += 7 in grad.indices()[0].tolist()
+    return times - 0.3 * model.table.weight[7].item()
+
+
+def run_audit(runs: int, steps: int, sigma: float) -> AuditResult:
+    def mechanism(canaries: int, stream: Stream, runs: int) -> list[float]:
+        return [whole_training(canaries, 10**6 * canaries + run, steps, sigma) for run in range(runs)]
+
+    delta = 0.02
+    claimed = analytic_gaussian_epsilon(delta, np.sqrt(steps) / sigma)
+    return audit(mechanism, (0, 1), runs=runs, delta=delta, claimed=claimed, stream=NoiseSource(0).selection)
+
+
+@pytest.mark.slow
+def test_audit_of_a_whole_training() -> None:
+    """A rare id is in the data or not; everything released in six steps. Errs with probability at most 1e-9."""
+    result = run_audit(1500, steps=6, sigma=1.0)
+    assert not result.refuted, str(result)
+    assert result.lower_bound > 0.2, "an audit that sees nothing proves nothing"
+
+
+def test_a_memory_of_the_map_without_noise_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: levels of the rows that were read, not of those that were released."""
+
+    def faulty(self: ContributionMap, batch: Batch, stream: Stream) -> Selected:
+        assert self.memory is not None
+        return Selected(self.memory.observe(batch.contributions(self.contribution_norm).ids))
+
+    monkeypatch.setattr(ContributionMap, "select", faulty)
+    result = run_audit(120, steps=3, sigma=6.0)
+    assert result.refuted, str(result)
