@@ -37,7 +37,7 @@ class FinishedRun:
     def name(self) -> str:
         """Its name in the report."""
         epsilon = "" if self.config.epsilon is None else f", epsilon {self.config.epsilon:g}"
-        return ALGORITHMS[self.config.algorithm].label + epsilon
+        return self.config.method.label + epsilon
 
     @property
     def statement(self) -> PrivacyStatement | None:
@@ -114,7 +114,7 @@ def _settings(runs: Sequence[FinishedRun]) -> str:
 
 
 def _settings_of(run: FinishedRun) -> dict[str, str]:
-    options = ALGORITHMS[run.config.algorithm].options
+    options = run.config.method.options
     named = {name: getattr(run.config, name) for name in (*_COMMON, *options)}
     measured = {name: run.result.get(name) for name in ("training_rows", "noise_multiplier")}
     return {
@@ -213,7 +213,7 @@ def auc_against_epsilon(runs: Sequence[FinishedRun]) -> go.Figure:
     figure = go.Figure()
     by_algorithm: dict[str, list[FinishedRun]] = {}
     for run in runs:
-        by_algorithm.setdefault(run.config.algorithm, []).append(run)
+        by_algorithm.setdefault(run.config.method.name, []).append(run)
     for algorithm, group in by_algorithm.items():
         if not ALGORITHMS[algorithm].private:
             level(figure, group[0].result["auc"])

@@ -19,7 +19,8 @@ CONFIG = "config.yaml"
 class RunFolder:
     """Files of one run. Everything but ``private/`` may be released with the model.
 
-    ``config.yaml``, ``metrics.jsonl`` (one line per evaluation), ``statement.json``, ``result.json``,
+    ``config.yaml``, ``metrics.jsonl`` (one line per evaluation), ``statement.json``, ``result.json`` (of a
+    run that diverged ``failed.json`` in place of it and of the weights),
     ``model.safetensors``, ``tensorboard/``, the run's own ``run.ledger`` and its name on ledgers,
     ``run.name``; ``private/`` has the checkpoint, which holds the state of the optimiser and (for seeded
     runs) of the noise streams.

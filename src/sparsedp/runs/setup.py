@@ -8,6 +8,7 @@ from pathlib import Path
 from torch import nn
 
 from sparsedp.data import ClickData, TextData
+from sparsedp.runs.choosing import choose
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.folder import RunFolder
 from sparsedp.runs.sources import data_of, fresh_model, split_periods
@@ -25,8 +26,13 @@ class RunSetup:
 
     @classmethod
     def create(cls, config: RunConfig, path: str | Path) -> RunSetup:
-        """A new run in the folder ``path``, which is created only if the config is valid."""
+        """A new run in the folder ``path``, which is created only if the config is valid.
+
+        What the config leaves open is chosen here; the folder has the whole config.
+        """
         data = data_of(config)
+        if isinstance(data, ClickData) and not config.is_complete:
+            config = choose(config, data).config
         if isinstance(data, ClickData) and config.period is not None:
             split_periods(config, data)
         model = fresh_model(config, data)

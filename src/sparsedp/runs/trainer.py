@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -90,6 +91,17 @@ def open_ledger(config: RunConfig, default: Path, run_name: str) -> Ledger:
     return Ledger.open(config.ledger or default, run=run_name, private=config.seed is None)
 
 
+def batch_size_for(config: RunConfig, rows: int) -> int:
+    """The expected batch size of a run on so many rows; never more than there are, and never cut silently."""
+    batch = config.choices.expected_batch_size
+    if batch > rows:
+        warnings.warn(
+            f"expected_batch_size: {batch:,} is more than the {rows:,} rows to train on; every step uses all of them",
+            stacklevel=2,
+        )
+    return min(batch, rows)
+
+
 def check_ledger(config: RunConfig) -> None:
     """Refuse a shared ledger that cannot be opened, before anything is made for the run."""
     if config.ledger is not None:
@@ -120,11 +132,11 @@ class PrivateTrainer(Trainer):
         self.private = self.engine.make_private_with_epsilon(
             module=model,
             optimizer=optimizers_of(config, model),
-            data_loader=data.loader(min(config.expected_batch_size, len(data))),
+            data_loader=data.loader(batch_size_for(config, len(data))),
             target_epsilon=config.epsilon,
             target_delta=self.delta,
-            epochs=config.epochs,
-            max_grad_norm=config.max_grad_norm,
+            epochs=config.choices.epochs,
+            max_grad_norm=config.choices.max_grad_norm,
             selection=selection or selection_of(config, self._private_rows(config, model, data)),
             physical_batch_size=config.physical_batch_size,
         )
@@ -241,7 +253,7 @@ class PlainTrainer(Trainer):
 
     def __init__(self, config: RunConfig, model: nn.Module, data: ClickData | TextData) -> None:
         self.stopped: str | None = None
-        batch = min(config.expected_batch_size, len(data))
+        batch = batch_size_for(config, len(data))
         self._piece = _CurrentPiece(batch if config.physical_batch_size is not None else None)
         self._loader = PoissonLoader(
             data.loader(batch),
@@ -252,7 +264,7 @@ class PlainTrainer(Trainer):
         )
         self._model = model
         self._optimizers: list[Optimizer] = optimizers_of(config, model)
-        self.total_steps = steps_in(config.epochs, self._loader.steps_per_epoch)
+        self.total_steps = steps_in(config.choices.epochs, self._loader.steps_per_epoch)
 
     @property
     @override

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -178,7 +179,7 @@ def _record(
         "gradient_size": run_stats.mean_gradient_size,
         "reduction": run_stats.reduction,
     }
-    folder.log(record)
+    folder.log(record | {"log_loss": evaluation.log_loss if math.isfinite(evaluation.log_loss) else None})
     for name, value in record.items():
         if value is not None and name != "step":
             board.add_scalar(name, value, step)
