@@ -17,22 +17,23 @@ from sparsedp.planning.tables import check_tables
 
 Released = Literal["final", "steps"]
 
-STEPS = 150
+STEPS = 100
 """Steps of a private run. At the same distance travelled (learning rate times steps) their number hardly changes the
 noise of the result; so many are enough for the rates below to be stable."""
 NOISE_AT_KNEE = 1.2
 """The noise multiplier that the batch is chosen for: at half the batch the noise in the mean gradient is 30% higher,
 at twice the batch 12% lower."""
-MOST_EPOCHS = 40.0
+MOST_EPOCHS = 20.0
 TABLE_SCALE = 20.0
 """Of ``PCTR``: makes a row's gradient as long as the dense layers', so that both share the clipping norm."""
-CLIP = 10.0
+CLIP = 20.0
 CLIP_UNSCALED = 5.0
 """Where the model does not scale its tables."""
 TABLE_NOISE = 0.3
 """The standard deviation of the noise on a coordinate of a table, as the network reads it, at the end of the run."""
 DENSE_RATE = 0.02
 """Adam's learning rate of the dense layers where their noise is small."""
+DENSE_RATE_SGD = 0.5
 DENSE_NOISE = 0.002
 """Noise on a coordinate of the mean gradient from which on Adam's steps are mostly noise."""
 PIECE = 16_384
@@ -89,6 +90,7 @@ def recipe(
     units: int | None = None,
     rows_per_unit: int = 1,
     max_epochs: float = MOST_EPOCHS,
+    optimizer: Literal["adam", "sgd"] = "adam",
     table_scale: float = TABLE_SCALE,
 ) -> Recipe:
     """Choose the settings of a run. Nothing but public numbers is read.
@@ -108,6 +110,8 @@ def recipe(
         A batch is then a number of units.
     max_epochs
         The most passes over the data that a private run may take.
+    optimizer
+        Of the dense layers.
     table_scale
         By how much the model multiplies its tables; 1 where it does not.
     """
@@ -124,14 +128,14 @@ def recipe(
     clip = CLIP if table_scale != 1.0 else CLIP_UNSCALED
     noise = batch.noise_multiplier * clip / batch.size
     table_rate = TABLE_NOISE / (math.sqrt(batch.steps) * noise * table_scale)
-    dense_rate = DENSE_RATE * min(1.0, DENSE_NOISE / noise)
+    dense_rate = (DENSE_RATE if optimizer == "adam" else DENSE_RATE_SGD) * min(1.0, DENSE_NOISE / noise)
     return Recipe(
         algorithm=chosen,
         epochs=batch.epochs,
         expected_batch_size=batch.size,
         physical_batch_size=max(1, PIECE // rows_per_unit) if batch.size * rows_per_unit > PIECE else None,
         max_grad_norm=clip,
-        optimizer="adam",
+        optimizer=optimizer,
         learning_rate=_rounded(dense_rate),
         table_optimizer="sgd",
         table_learning_rate=_rounded(table_rate),

@@ -26,6 +26,13 @@ class Chosen:
     recipe: Recipe
     filled: tuple[str, ...]
     """The settings that the recipe chose."""
+    examples: int
+    """How many the guarantee is for."""
+
+    @property
+    def delta(self) -> float:
+        """Of the run."""
+        return self.config.delta_for(self.examples)
 
     def lines(self) -> list[str]:
         """One line a choice, with its reason, then warnings."""
@@ -56,9 +63,14 @@ def choose(config: RunConfig, data: ClickData, *, processes: bool = False) -> Ch
         delta=config.delta,
         released="steps" if every_step else "final",
         algorithm=config.algorithm,
+        optimizer=config.optimizer or "adam",
         table_scale=options.get("table_scale", 1.0),
     )
     offered: dict[str, Any] = {**made.settings(), "model_options": options}
+    if config.learning_rate is not None:
+        offered["optimizer"] = "sgd"  # a rate without an optimiser is meant for the plain one
+    if config.algorithm is not None:  # its selection keeps the documented defaults
+        offered = {name: value for name, value in offered.items() if name not in made.selection}
     if all(getattr(config, name) is not None for name in Choices._fields):
         offered.pop("physical_batch_size")  # nothing of the batch was left to the recipe
     filled = {
@@ -68,7 +80,7 @@ def choose(config: RunConfig, data: ClickData, *, processes: bool = False) -> Ch
     }
     filled = {name: value for name, value in filled.items() if getattr(config, name) != value}
     complete = RunConfig.parse({**config.model_dump(), **filled})
-    return Chosen(complete, made, tuple(filled))
+    return Chosen(complete, made, tuple(filled), examples)
 
 
 def plan_for(source: str, **settings: Any) -> Chosen:

@@ -45,5 +45,7 @@ class RunSetup:
     def reopen(cls, folder: RunFolder) -> RunSetup:
         """A run that was started before."""
         config = folder.config()
+        if config.optimizer is None:  # a folder from before there was a choice
+            config = config.model_copy(update={"optimizer": "sgd"})
         data = data_of(config)
         return cls(config, folder, data, fresh_model(config, data))

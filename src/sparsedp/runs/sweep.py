@@ -27,6 +27,7 @@ RESULTS = "results.parquet"
 _FIGURES = {
     "auc": "auc",
     "log_loss": "log_loss",
+    "constant_log_loss": "constant_log_loss",
     "gradient_size": "gradient_size",
     "reduction": "reduction",
     "rows_per_step": "rows",
