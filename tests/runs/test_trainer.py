@@ -114,3 +114,11 @@ def test_without_privacy_nothing_is_lost() -> None:
     data: ClickData = open_data(asked.data)
     trainer = PlainTrainer(asked, fresh_model(asked, data), data)
     assert (trainer.lost_steps(), trainer.choose_once(), trainer.stopped) == (0, False, None)
+
+
+def test_a_batch_larger_than_the_data_is_not_cut_silently() -> None:
+    asked = config("non-private", data="generated:400", expected_batch_size=500)
+    data = open_data(asked.data)
+    with pytest.warns(UserWarning, match="expected_batch_size: 500 is more than the 400 rows"):
+        trainer = PlainTrainer(asked, fresh_model(asked, data), data)
+    assert trainer.total_steps == 1

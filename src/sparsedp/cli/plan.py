@@ -34,7 +34,7 @@ def plan(
     ] = None,
     examples: Annotated[float | None, typer.Option(help="Examples in the data set.")] = None,
     expected_batch_size: Annotated[float | None, _setting("expected_batch_size", default=False)] = None,
-    epochs: Annotated[float | None, _setting("epochs")] = None,
+    epochs: Annotated[float | None, _setting("epochs", default=False)] = None,
     delta: Annotated[float | None, _setting("delta")] = None,
     table: Annotated[
         list[str] | None,

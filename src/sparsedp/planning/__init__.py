@@ -1,5 +1,6 @@
-"""The planner: the noise, threshold and gradient size of a run, before any data is read."""
+"""The planner: the noise, threshold and gradient size of a run before any data is read; the recipe of its settings."""
 
 from sparsedp.planning.planner import Plan, PlannedTable, plan
+from sparsedp.planning.recipes import Recipe, recipe
 
-__all__ = ["Plan", "PlannedTable", "plan"]
+__all__ = ["Plan", "PlannedTable", "Recipe", "plan", "recipe"]

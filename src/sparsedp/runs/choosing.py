@@ -8,7 +8,7 @@ from typing import Any
 from sparsedp.core.tables import TableShape
 from sparsedp.data import ClickData
 from sparsedp.data.schema import Schema
-from sparsedp.planning.recipe import TABLE_SCALE, Recipe, recipe
+from sparsedp.planning.recipes import TABLE_SCALE, Recipe, recipe
 from sparsedp.runs.config import Choices, RunConfig
 from sparsedp.runs.sources import open_data, split, split_periods
 from sparsedp.runs.text_config import TextConfig

@@ -73,29 +73,29 @@ class RunConfig(BaseModel):
     data: Annotated[str, DATA]
     """A prepared folder, or generated:ROWS (generated:ROWSxDAYS with drift over days)."""
     algorithm: Annotated[Annotated[str, AfterValidator(_registered)] | None, PRIVACY] = None
-    """How to train; default: the recipe's choice (see ``sparsedp plan --data``)."""
+    """How to train."""
     epsilon: Annotated[Positive | None, PRIVACY] = None
     """The most that the whole training may spend; every private algorithm needs it."""
     delta: Annotated[Fraction | None, PRIVACY] = None
     """Default: 1 / (10 n), n the number of training rows."""
     epochs: Annotated[Positive | None, MODEL] = None
-    """Expected number of times that an example is sampled; default: the recipe's."""
+    """Expected number of times that an example is sampled."""
     expected_batch_size: Annotated[Count | None, MODEL] = None
-    """Expected number of examples in a Poisson batch; default: the recipe's."""
+    """Expected number of examples in a Poisson batch."""
     physical_batch_size: Annotated[Count | None, MODEL] = None
     """The most examples in memory at once; default: a whole batch."""
     max_grad_norm: Annotated[Positive | None, PRIVACY] = None
-    """Clipping norm of an example's gradient (C2); default: the recipe's."""
+    """Clipping norm of an example's gradient (C2)."""
     model: Annotated[str, MODEL] = "pctr"
     """pctr, dlrm, or package.module:Name."""
     model_options: Annotated[dict[str, Any], MODEL] = {}
     """Arguments of the model, as JSON or YAML: '{hidden: [128, 64]}'."""
     learning_rate: Annotated[Positive | None, MODEL] = None
-    """Learning rate of the dense layers; default: the recipe's."""
+    """Learning rate of the dense layers."""
     table_learning_rate: Annotated[Positive | None, MODEL] = None
-    """Learning rate of the tables, much higher: few examples of a batch read a given row. Default: the recipe's."""
+    """Learning rate of the tables, much higher: few examples of a batch read a given row."""
     table_optimizer: Annotated[Literal["sgd", "adagrad", "row-wise-adagrad"] | None, MODEL] = None
-    """Optimiser of the tables; default: the recipe's."""
+    """Optimiser of the tables."""
 
     noise_ratio: Annotated[Positive, SELECTION] = DEFAULT_NOISE_RATIO
     """sigma1 / sigma2: noise on the contribution map over noise on the gradient."""
@@ -139,7 +139,7 @@ class RunConfig(BaseModel):
     frequencies: Annotated[Literal["first", "all", "running"], STREAMING] = "running"
     """Which periods' noisy counts choose the rows of algorithms with a top-k before training."""
     optimizer: Annotated[Literal["sgd", "adam"] | None, MODEL] = None
-    """Optimiser of the dense layers; default: the recipe's."""
+    """Optimiser of the dense layers."""
 
     @model_validator(mode="after")
     def _consistent(self) -> RunConfig:

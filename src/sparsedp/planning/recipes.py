@@ -42,9 +42,13 @@ SMALL_TABLES = 1 << 16
 """Coordinates of all tables up to which choosing rows saves nothing that matters."""
 ROWS_PER_UNIT_OF_SIGNAL = 0.02
 """FEST: rows kept for each unit of ``mu * examples``, the size of the data in units of its noise."""
-PLAIN_BATCH = 256
-PLAIN_RATE = 0.1
-PLAIN_TABLE_RATE = 20.0
+PLAIN = (
+    (50_000, 64, 1.0, 0.3, 20.0),
+    (2_000_000, 256, 2.0, 0.3, 20.0),
+    (math.inf, 1024, 3.0, 0.2, 50.0),
+)
+"""Without privacy, up to so many examples: batch, epochs, learning rates of the dense layers and of the tables. Passes
+over few examples are learnt by heart."""
 
 
 @dataclass(frozen=True)
@@ -250,8 +254,8 @@ def _warnings(algorithm: str, shapes: Sequence[TableShape], members: int, epsilo
 
 def _without_privacy(examples: int) -> Recipe:
     """The baseline: small batches; plain SGD, under which rows that are read seldom do not learn them by heart."""
-    batch = min(PLAIN_BATCH, max(1, examples // 10))
-    epochs = 3.0
+    _, batch, epochs, rate, table_rate = next(each for each in PLAIN if examples <= each[0])
+    batch = min(batch, max(1, examples // 10))
     return Recipe(
         algorithm="non-private",
         epochs=epochs,
@@ -259,9 +263,9 @@ def _without_privacy(examples: int) -> Recipe:
         physical_batch_size=None,
         max_grad_norm=CLIP_UNSCALED,
         optimizer="sgd",
-        learning_rate=PLAIN_RATE,
+        learning_rate=rate,
         table_optimizer="sgd",
-        table_learning_rate=PLAIN_TABLE_RATE,
+        table_learning_rate=table_rate,
         table_scale=1.0,
         steps=math.ceil(epochs * examples / batch),
         reasons={
