@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -142,7 +142,7 @@ def _results(runs: Sequence[FinishedRun]) -> str:
             [
                 run.name,
                 f"{result['auc']:.4f}",
-                f"{result['log_loss']:.4f}",
+                f"{result['log_loss']:.4f}{_beside_constant(result)}",
                 _number(result["gradient_size"]),
                 "" if result["reduction"] is None else f"{result['reduction']:,.1f}",
                 _number(result.get("examples_per_second")),
@@ -154,6 +154,14 @@ def _results(runs: Sequence[FinishedRun]) -> str:
         "AUC and log-loss are measured on held-out rows, without noise: they are not part of the guarantee."
     )
     return table(header, rows) + paragraph(note, "quiet")
+
+
+def _beside_constant(result: Mapping[str, Any]) -> str:
+    """The log-loss of a constant prediction, and whether the model's is worse."""
+    constant = result.get("constant_log_loss")
+    if constant is None:
+        return ""
+    return f" (constant: {constant:.4f}{', the model is worse' if result.get('worse_than_constant') else ''})"
 
 
 def _factor(epsilon: float) -> str:
