@@ -81,6 +81,14 @@ class PCTR(nn.Module):
         """The tables in the order of their features, as ``named_modules`` names them."""
         return [f"embeddings.{column}" for column in range(len(self.embeddings))]
 
+    @torch.no_grad()
+    def rescale_output(self, scale: float, shift: float) -> None:
+        """Make every logit ``scale`` times what it was, plus ``shift``."""
+        last = self.layers[-1]
+        assert isinstance(last, nn.Linear)
+        last.weight.mul_(scale)
+        last.bias.mul_(scale).add_(shift)
+
     def forward(self, numeric: Tensor, ids: Tensor) -> Tensor:
         """Return one logit an example from numeric (B, p) and ids (B, q)."""
         embedded = [table(ids[:, column]) for column, table in enumerate(self.embeddings)]

@@ -52,6 +52,10 @@ def _check(config: RunConfig, processes: int) -> None:
         raise ValueError(f"nproc must be at least 1, got {processes}")
     if not config.is_private or config.method.lazy_noise:
         raise ValueError(f"nproc: algorithm {config.algorithm} trains on one process; leave --nproc out")
+    if config.calibration_mu is not None:
+        raise ValueError(
+            "calibration_mu: runs on several processes are not calibrated; leave it or --nproc out"
+        )
     if isinstance(config, TextConfig):
         raise ValueError("nproc: texts train on one process; leave --nproc out")
     if config.period is not None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from torch import nn
 
 from sparsedp.data import ClickData, TextData
+from sparsedp.runs.calibration import check_calibrates
 from sparsedp.runs.choosing import choose
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.folder import RunFolder
@@ -36,6 +37,8 @@ class RunSetup:
         if isinstance(data, ClickData) and config.period is not None:
             split_periods(config, data)
         model = fresh_model(config, data)
+        if config.calibration_mu is not None:
+            check_calibrates(model, config)
         check_ledger(config)
         folder = RunFolder(path)
         folder.create(config)

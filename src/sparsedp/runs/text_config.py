@@ -66,7 +66,7 @@ class TextConfig(RunConfig):
     def _for_texts(self) -> TextConfig:
         for name in UNUSED:
             if getattr(self, name) != RunConfig.model_fields[name].default:
-                raise ValueError(f"{name}: is for click data, texts have no time")
+                raise ValueError(f"{name}: is for click data")
         if self.model_options:
             raise ValueError(
                 "model_options: is for click models; give embedding, lora_rank, lora_targets, pooling"
@@ -89,8 +89,8 @@ class TextConfig(RunConfig):
         return None if self.lora_targets is None else [each.strip() for each in self.lora_targets.split(",")]
 
 
-UNUSED = ("holdout_by", "period", "train_periods", "frequencies")
-"""Settings of data with a time."""
+UNUSED = ("holdout_by", "period", "train_periods", "frequencies", "calibration_mu")
+"""Settings of click data."""
 NOT_OPTIONS = frozenset({*UNUSED, "model_options", "task"})
 """Fields that are no options of ``sparsedp train text``."""
 

@@ -12,12 +12,13 @@ from torch import nn
 from torch.optim import Optimizer
 from typing_extensions import override
 
-from sparsedp.accounting import Ledger, PrivacyStatement
+from sparsedp.accounting import BudgetExceeded, Ledger, PrivacyStatement
 from sparsedp.accounting.event_json import event_key
 from sparsedp.core.steps import steps_in
 from sparsedp.data import ClickData, TextData
 from sparsedp.randomness import NoiseSource
 from sparsedp.runs.algorithms import selection_of
+from sparsedp.runs.calibration import calibrate_output, calibration_events
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.optimizers import optimizers_of
 from sparsedp.runs.row_counts import private_rows
@@ -72,6 +73,9 @@ class Trainer(Protocol):
 
     def choose_once(self) -> bool:
         """Make the one-off choices before the first step, charged to the ledger; False if there are none."""
+
+    def calibrate(self, config: RunConfig, data: ClickData | TextData) -> bool:
+        """After the last step: fit the output's bias and scale where the config says so; whether it was done."""
 
     def save(self, path: Path, run_stats: RunStats) -> None:
         """Write a checkpoint. The statistics are in the same file: a kill between two would leave one of them old."""
@@ -139,6 +143,7 @@ class PrivateTrainer(Trainer):
             max_grad_norm=config.choices.max_grad_norm,
             selection=selection or selection_of(config, self._private_rows(config, model, data)),
             physical_batch_size=config.physical_batch_size,
+            reserve=calibration_events(config.calibration_mu),
         )
         if selection is not None and selection.one_off_events():
             self.engine.session.finalize_selection(selection)
@@ -204,6 +209,20 @@ class PrivateTrainer(Trainer):
     def choose_once(self) -> bool:
         self.engine.session.choose_once()
         return bool(self.engine.session.selection.one_off_events())
+
+    @override
+    def calibrate(self, config: RunConfig, data: ClickData | TextData) -> bool:
+        if config.calibration_mu is None:
+            return False
+        assert isinstance(data, ClickData)
+        assert self.ledger is not None
+        (event,) = calibration_events(config.calibration_mu)
+        try:
+            self.ledger.spend(event, cap=self.engine.session.step_config.cap())
+        except BudgetExceeded:  # crashes have used up what was reserved for it
+            return False
+        calibrate_output(self.private.module, data, config.calibration_mu, self.engine.source.noise)
+        return True
 
     @override
     def save(self, path: Path, run_stats: RunStats) -> None:
@@ -314,6 +333,10 @@ class PlainTrainer(Trainer):
 
     @override
     def choose_once(self) -> bool:
+        return False
+
+    @override
+    def calibrate(self, config: RunConfig, data: ClickData | TextData) -> bool:
         return False
 
     @override

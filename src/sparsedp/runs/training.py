@@ -71,6 +71,8 @@ def _run(setup: RunSetup, on_progress: OnProgress | None) -> Result:
             trainer.save(folder.checkpoint, run_stats)
         folder.discard_after(trainer.steps_taken)
         evaluation = _loop(setup, trainer, held_out, run_stats, on_progress)
+        if trainer.calibrate(config, training):
+            evaluation = evaluate(model, held_out)
         return _finish(setup, trainer, training, evaluation, run_stats)
     finally:
         trainer.close()
