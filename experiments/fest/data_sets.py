@@ -29,6 +29,8 @@ def _alone(batch: int, dense: float, tables: float) -> dict[str, Sequence[Any]]:
     return {"expected_batch_size": [batch], "learning_rate": [dense], "table_learning_rate": [tables]}
 
 
+ONE_EPOCH = {"epochs": 1.0, "optimizer": "sgd", "table_optimizer": "sgd"}
+"""As the paper trains."""
 WIDE: Knobs = {
     "exponential": [{"rows": [1000]}, {"rows": [100], "selection_epsilon": [0.1]}],
     "sparse-vector": [{"rows": [1000]}],
@@ -41,6 +43,7 @@ FLIGHTS = DataSet(
     "(DP-SGD also 65,536), one epoch",
     "flights-3m",
     {
+        **ONE_EPOCH,
         "expected_batch_size": 32768,
         "max_grad_norm": 5.0,
         "learning_rate": 0.5,
@@ -70,6 +73,7 @@ TENNIS = DataSet(
     "tennis, 0.85M training rows, 0.93M hashed embedding rows of width 8, batch 16,384, one epoch",
     "tennis",
     {
+        **ONE_EPOCH,
         "expected_batch_size": 16384,
         "max_grad_norm": 2.0,
         "learning_rate": 0.3,
@@ -97,6 +101,7 @@ GENERATED = DataSet(
     "(DP-SGD also 4,096), one epoch",
     "generated:200000",
     {
+        **ONE_EPOCH,
         "expected_batch_size": BATCH_SIZE,
         "max_grad_norm": 5.0,
         "learning_rate": 2.0,
@@ -124,6 +129,7 @@ QUICK = DataSet(
     "4,000 generated clicks, to see that it works",
     "generated:4000",
     {
+        **ONE_EPOCH,
         "expected_batch_size": 1024,
         "max_grad_norm": 5.0,
         "learning_rate": 0.3,

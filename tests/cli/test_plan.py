@@ -183,3 +183,35 @@ def test_wrong_usage_is_one_line_and_exit_code_2_as_well(arguments):
 def test_version_and_help():
     assert invoke("--version").stdout.startswith("sparsedp 0.")
     assert "gradient-size" in invoke("plan", "--help").stdout
+
+
+def test_data_has_a_recipe():
+    """Without its tables or batch: what `train` would choose for it."""
+    result = invoke("plan", "--data", "generated:5000", "--epsilon", "3")
+    assert result.exit_code == 0, result.output
+    for words in (
+        "add-or-remove-one",
+        "the final model only",
+        "delta 2.22e-05",
+        "algorithm lazy: ",
+        "epochs ",
+    ):
+        assert words in result.stdout
+    made = json.loads(invoke("plan", "--data", "generated:5000", "--epsilon", "3", "--json").stdout)
+    assert made["settings"]["expected_batch_size"] == made["expected_batch_size"]
+    assert f"expected_batch_size {made['expected_batch_size']:,}" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--data", "generated:5000", "--epochs", "2"], "epochs: with --data the recipe chooses"),
+        (["--data", "generated:5000", "--table", "5x5"], "table: with --data"),
+        (["--expected-batch-size", "10"], "examples: it must be given, or --data"),
+        (["--examples", "1000"], "expected_batch_size: it must be given"),
+    ],
+)
+def test_a_plan_is_for_data_or_for_numbers(arguments, words):
+    result = invoke("plan", "--epsilon", "3", *arguments)
+    assert result.exit_code == 2
+    assert words in result.stderr

@@ -105,7 +105,7 @@ def test_every_option_reaches_the_run(tmp_path: Path) -> None:
 def test_the_plan_has_the_defaults_of_a_run() -> None:
     """Its help takes them from the run's settings, and leaves the values to the planner."""
     defaults = {name: each.default for name, each in inspect.signature(plan).parameters.items()}
-    for name in ("epochs", "delta", "threshold", "noise_ratio", "contribution_norm", "always_on_rows"):
+    for name in ("delta", "threshold", "noise_ratio", "contribution_norm", "always_on_rows"):
         assert RunConfig.model_fields[name].default == defaults[name]
 
 

@@ -42,7 +42,10 @@ def test_evaluate(run: Path) -> None:
     figures = json.loads(invoke("evaluate", run, "--json").stdout)
     result = RunFolder(run).read_json("result")
     assert result is not None
-    assert figures == {"auc": result["auc"], "log_loss": result["log_loss"], "rows": result["held_out_rows"]}
+    figures["held_out_rows"] = figures.pop("rows")
+    assert figures == {
+        name: result[name] for name in ("auc", "log_loss", "held_out_rows", "constant_log_loss")
+    }
     assert "on 300 rows" in invoke("evaluate", run, "--data", "generated:300").stdout
 
 
@@ -117,3 +120,24 @@ def test_a_result_that_is_not_finite_is_shown(run: Path, tmp_path: Path) -> None
     assert json.loads(invoke("resume", tmp_path / "run", "--json").stdout)["log_loss"] is None
     report = invoke("report", tmp_path / "run", "--out", tmp_path / "report.html")
     assert report.exit_code == 0, report.output
+
+
+def test_a_run_that_diverges_ends_with_one_line(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(config("non-private", table_learning_rate=1e38).to_yaml())
+    done = invoke("train", "--config", tmp_path / "run.yaml", "--out", tmp_path / "run")
+    assert_refused(done, "diverged")
+    assert RunFolder(tmp_path / "run").read_json("failed") is not None
+
+
+def test_data_and_epsilon_are_enough(tmp_path: Path) -> None:
+    """The recipe's choices are printed and stored; the log-loss stands beside that of a constant."""
+    options = ["--data", "generated:1000", "--model-options", json.dumps(TINY), "--out", tmp_path / "run"]
+    done = invoke("train", *options, "--epsilon", "2", "--seed", "1")
+    assert done.exit_code == 0, done.output
+    assert "recipe: algorithm lazy: " in done.stderr
+    result, chosen = RunFolder(tmp_path / "run").read_json("result"), RunFolder(tmp_path / "run").config()
+    assert result is not None
+    assert f"(constant prediction: {result['constant_log_loss']:.4f})" in done.stdout
+    assert ("warning: the log-loss is worse" in done.stdout) == result["worse_than_constant"]
+    assert chosen.is_complete
+    assert chosen.model_options == {**TINY, "table_scale": 20.0}

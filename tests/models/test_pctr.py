@@ -63,3 +63,21 @@ def test_multi_hot_features_are_refused_by_name():
 def test_private_rows_start_small():
     torch.manual_seed(0)
     assert PCTR([1000], hidden=(4,)).embeddings[0].weight.std().item() == pytest.approx(0.01, rel=0.1)
+
+
+def test_the_table_scale_moves_the_share_of_the_tables_in_the_gradient():
+    """The same function of scaled-down rows, whose gradients are as many times longer."""
+    numeric, ids = torch.randn(5, 2), torch.tensor([[0, 1], [2, 2], [1, 0], [0, 0], [2, 1]])
+    gradients = []
+    for scale in (1.0, 20.0):
+        torch.manual_seed(0)
+        model = PCTR([3, 4], 2, dims=[2, 2], hidden=[8], table_scale=scale)
+        logits = model(numeric, ids)
+        gradients.append(torch.autograd.grad(logits.sum(), model.embeddings[0].weight)[0].to_dense())
+        if scale == 1.0:
+            first = logits
+    assert torch.allclose(logits, first, atol=1e-6)
+    assert torch.allclose(gradients[1], 20 * gradients[0], rtol=1e-4)
+    for scale in (0.0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match=r"^table_scale must be"):
+            PCTR([3], 2, table_scale=scale)

@@ -35,6 +35,8 @@ def test_figures_are_those_of_the_predictions() -> None:
     assert found.rows == 500
     assert found.auc == pytest.approx(roc_auc_score(data.label, predicted))
     assert found.log_loss == pytest.approx(log_loss(data.label, predicted), rel=1e-5)
+    constant = np.full(500, data.label.mean())
+    assert found.constant_log_loss == pytest.approx(log_loss(data.label, constant), rel=1e-6)
 
 
 @pytest.mark.parametrize("decimals", [0, 1, 12])

@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors import safe_open
 from support.runs import config
 
 from sparsedp.accounting import PrivacyStatement
 from sparsedp.runs import Evaluation, Result, RunFolder, resume
-from sparsedp.runs.result import NOT_PRIVATE, finish_run
+from sparsedp.runs.result import NOT_PRIVATE, Diverged, finish_run
 from sparsedp.runs.run_stats import RunStats
 from sparsedp.runs.sources import fresh_model, open_data
 
 STATEMENT = PrivacyStatement(1.0, 1e-6, "add-or-remove-one", "example", "the model")
 
 
-def finish(path: Path, statement: PrivacyStatement | None) -> Result:
+def finish(path: Path, statement: PrivacyStatement | None, spoilt: float = 0.0) -> Result:
     folder = RunFolder(path)
     folder.create(config())
     model = fresh_model(config(), open_data("generated:100"))
+    with torch.no_grad():
+        list(model.parameters())[-1].add_(spoilt)
     return finish_run(
         folder,
         model,
-        evaluation=Evaluation(0.7, 0.4, 10),
+        evaluation=Evaluation(0.7, 0.4, 10, 0.5),
         run_stats=RunStats(steps=4, examples=40, seconds=2.0),
         statement=statement,
         withheld=["output.bias"] if "output.bias" in model.state_dict() else [],
@@ -43,10 +47,24 @@ def test_weights_statement_and_figures_are_written(
     assert folder.read_json("result") == asdict(result)
     assert (result.steps, result.examples_per_second, result.held_out_rows) == (4, 20.0, 10)
     assert result.table_coordinates > 1000
+    assert (result.constant_log_loss, result.worse_than_constant) == (0.5, False)
     with safe_open(folder.weights, "pt") as file:
         assert file.metadata()["privacy"] == (str(statement) if statement else NOT_PRIVATE)
     expected = None if statement is None else json.loads(json.dumps(statement.to_dict()))
     assert folder.read_json("statement") == expected
+
+
+@pytest.mark.parametrize("spoilt", [math.nan, math.inf])
+def test_a_diverged_run_is_an_error_and_stays_marked(spoilt: float, tmp_path: Path) -> None:
+    """What it spent is stated, its weights are not written, and it is not resumed."""
+    with pytest.raises(Diverged, match=r"diverged: the weights of layers.* are not finite after 4 steps"):
+        finish(tmp_path / "run", STATEMENT, spoilt)
+    folder = RunFolder(tmp_path / "run")
+    assert folder.read_json("statement") == json.loads(json.dumps(STATEMENT.to_dict()))
+    assert folder.read_json("result") is None
+    assert not folder.weights.exists()
+    with pytest.raises(Diverged, match="start a new run"):
+        resume(tmp_path / "run")
 
 
 OLD_STREAM = {

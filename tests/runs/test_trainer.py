@@ -122,5 +122,5 @@ def test_a_batch_larger_than_the_data_is_said(algorithm: str, tmp_path: Path) ->
     data = open_data(asked.data)
     model = fresh_model(asked, data)
     ledger = open_ledger(asked, tmp_path / "run.ledger", "run") if asked.is_private else None
-    with pytest.warns(UserWarning, match=r"^expected_batch_size: 500 is more than the 400 that a batch is drawn from"):
+    with pytest.warns(UserWarning, match=r"^expected_batch_size: 500 is more than the 400 to draw from"):
         PrivateTrainer(asked, model, data, ledger) if ledger else PlainTrainer(asked, model, data)

@@ -17,7 +17,13 @@ def settings(algorithm: str = "adafest", **changes: Any) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "data": "generated:2000",
         "algorithm": algorithm,
+        "epochs": 1.0,
         "expected_batch_size": 500,
+        "max_grad_norm": 5.0,
+        "learning_rate": 1.0,
+        "optimizer": "sgd",
+        "table_learning_rate": 25.0,
+        "table_optimizer": "sgd",
         "model_options": TINY,
         "seed": 1,
     }

@@ -34,9 +34,15 @@ RowsPerUser = Annotated[int | None, typer.Option(help="With --users: the rows of
 @refuse_bad_input
 def plan(
     epsilon: Annotated[float, typer.Option(help="Privacy budget of the whole run.")],
-    examples: Annotated[float, typer.Option(help="Examples in the data set.")],
-    expected_batch_size: Annotated[float, _setting("expected_batch_size", default=False)],
-    epochs: Annotated[float | None, _setting("epochs")] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="Prepared data (or generated:ROWS): print what `train` would choose for it, with reasons."
+        ),
+    ] = None,
+    examples: Annotated[float | None, typer.Option(help="Examples in the data set.")] = None,
+    expected_batch_size: Annotated[float | None, _setting("expected_batch_size", default=False)] = None,
+    epochs: Annotated[float | None, _setting("epochs", default=False)] = None,
     delta: Annotated[float | None, _setting("delta")] = None,
     table: Annotated[
         list[str] | None,
@@ -70,7 +76,6 @@ def plan(
     from sparsedp.planning.planner import plan as make_plan
 
     optional = {
-        "delta": delta,
         "epochs": epochs,
         "gradient_size": gradient_size,
         "false_positives": false_positives,
@@ -81,6 +86,15 @@ def plan(
         "fest_rows": fest_rows,
         "fest_mu": fest_mu,
     }
+    if data is not None:
+        others = {**optional, "examples": examples, "expected_batch_size": expected_batch_size}
+        others |= {"table": table, "tables": tables}
+        _recipe_for(data, epsilon, delta, [name for name, value in others.items() if value], as_json)
+        return
+    if examples is None or expected_batch_size is None:
+        missing = "examples" if examples is None else "expected_batch_size"
+        raise ValueError(f"{missing}: it must be given, or --data for a recipe")
+    optional["delta"] = delta
     arguments: dict[str, Any] = {name: value for name, value in optional.items() if value is not None}
     made = make_plan(
         epsilon=epsilon,
@@ -116,6 +130,27 @@ def _users(made: Plan, delta: float | None, users: int | None, rows_per_user: in
         expected_batch_size=made.expected_batch_size,
         epochs=made.epochs,
     )
+
+
+def _recipe_for(data: str, epsilon: float, delta: float | None, others: list[str], as_json: bool) -> None:
+    """Print the recipe of a run on this data."""
+    if others:
+        raise ValueError(
+            f"{others[0]}: with --data the recipe chooses; give it to train, or leave --data out"
+        )
+    from sparsedp.runs.choosing import plan_for
+
+    chosen = plan_for(data, epsilon=epsilon, delta=delta)
+    if as_json:
+        typer.echo(json.dumps({**chosen.recipe.to_dict(), "settings": chosen.config.model_dump(mode="json")}))
+        return
+    made, config = chosen.recipe, chosen.config
+    typer.echo(
+        f"Recipe for {data} at epsilon {epsilon:g}, delta {chosen.delta:.3g} (add-or-remove-one example; released: "
+        f"{'the final model only' if made.algorithm == 'lazy' else 'the model after every step'})"
+    )
+    typer.echo("\n".join(chosen.lines()))
+    typer.echo(f"train with it: sparsedp train --data {config.data} --epsilon {epsilon:g} --out FOLDER")
 
 
 def _tables(written: list[str], source: str | None) -> list[TableShape]:

@@ -12,7 +12,7 @@ import typer
 import yaml
 
 from sparsedp.runs.algorithms import ALGORITHMS
-from sparsedp.runs.config import IMPLIED, Group, RunConfig
+from sparsedp.runs.config import IMPLIED, Choices, Group, RunConfig
 
 _METAVARS = {int: "<int>", float: "<float>", str: "<str>", dict: "<mapping>"}
 
@@ -72,6 +72,8 @@ def help_of(
         text = f"{text} Default: {value:g}."
     elif default and isinstance(value, str):
         text = f"{text} Default: {value}."
+    elif default and value is None and name in (*Choices._fields, "algorithm"):
+        text = f"{text} Default: the recipe's (see `sparsedp plan --data`)."
     readers = [each.name for each in ALGORITHMS.values() if name in each.options]
     return f"{text} For {', '.join(readers)}." if readers and algorithms else text
 

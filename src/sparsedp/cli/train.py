@@ -64,6 +64,7 @@ def train(
     if out is None:
         raise typer.BadParameter("it must be given", param_hint="--out")
     run_config = RunConfig.parse(settings) if config is None else RunConfig.read(config, **settings)
+    run_config = _completed(run_config, quiet=as_json, processes=nproc is not None)
     if nproc is not None:
         from sparsedp.runs.processes import train_on_processes
 
@@ -89,6 +90,16 @@ def train_text(
     _start(run_config, out, as_json)
 
 
+def _completed(run_config: RunConfig, *, quiet: bool, processes: bool) -> RunConfig:
+    """The config with what it leaves open, which is printed with the reasons."""
+    from sparsedp.runs.choosing import completed
+
+    chosen, lines = completed(run_config, processes=processes)
+    for line in lines if not quiet else []:
+        typer.echo(f"recipe: {line}", err=True)
+    return chosen
+
+
 def _start(run_config: RunConfig, out: Path, as_json: bool) -> None:
     from sparsedp.runs.data_location import fit_to_data
     from sparsedp.runs.folder import RunFolder
@@ -97,7 +108,7 @@ def _start(run_config: RunConfig, out: Path, as_json: bool) -> None:
     fit_to_data(run_config)
     from sparsedp.runs import start
 
-    with progress_bar(run_config.algorithm, quiet=as_json) as on_progress:
+    with progress_bar(run_config.method.name, quiet=as_json) as on_progress:
         result = start(run_config, out, on_progress)
     show_result(out, vars(result), as_json)
 
@@ -123,7 +134,7 @@ def resume(
 
         show_result(run, vars(resume_on_processes(run, nproc, quiet=as_json)), as_json)
         return
-    with progress_bar(folder.config().algorithm, quiet=as_json) as on_progress:
+    with progress_bar(folder.config().method.name, quiet=as_json) as on_progress:
         result = resume_run(run, on_progress)
     show_result(run, vars(result), as_json)
 
@@ -138,7 +149,7 @@ def train_rank(
     from sparsedp.runs.processes import train_rank as train_one
 
     folder, is_root = RunFolder(run), os.environ.get("RANK") == "0"
-    with progress_bar(folder.config().algorithm, quiet=quiet or not is_root) as on_progress:
+    with progress_bar(folder.config().method.name, quiet=quiet or not is_root) as on_progress:
         train_one(folder, on_progress)
 
 
@@ -164,6 +175,7 @@ def evaluate(
     else:
         accuracy = "" if metrics.accuracy is None else f"accuracy {metrics.accuracy:.4f}, "
         figures = f"{accuracy}AUC {metrics.auc:.4f}, log-loss {shown_log_loss(metrics.log_loss)}"
+        figures += f" (constant prediction: {metrics.constant_log_loss:.4f})"
         typer.echo(f"{figures} on {metrics.rows:,} rows")
 
 
@@ -200,14 +212,24 @@ def shown_log_loss(value: float | None) -> str:
     return "not finite" if value is None or not math.isfinite(value) else f"{value:.4f}"
 
 
+WORSE = (
+    "the log-loss is worse than that of predicting the mean rate for everybody: do not use the scores as "
+    "probabilities (a higher epsilon, more data or a lower table_learning_rate may help)"
+)
+
+
 def show_result(folder: Path, result: dict[str, Any], as_json: bool) -> None:
     """Print the figures of a finished run and its privacy statement."""
     if as_json:
         typer.echo(json_text(result))
         return
     accuracy = "" if result.get("accuracy") is None else f"accuracy {result['accuracy']:.4f}, "
+    constant = result.get("constant_log_loss")
+    beside = "" if constant is None else f" (constant prediction: {constant:.4f})"
     log_loss = shown_log_loss(result["log_loss"])
-    typer.echo(f"{accuracy}AUC {result['auc']:.4f}, log-loss {log_loss} on held-out rows")
+    typer.echo(f"{accuracy}AUC {result['auc']:.4f}, log-loss {log_loss}{beside} on held-out rows")
+    if result.get("worse_than_constant"):
+        typer.echo(f"warning: {WORSE}")
     if result["reduction"] is not None:
         typer.echo(
             f"embedding gradient {result['gradient_size']:,.0f} coordinates a step, "

@@ -69,6 +69,14 @@ class DLRM(nn.Module):
             embedding_std=embedding_std,
         )
 
+    @torch.no_grad()
+    def rescale_output(self, scale: float, shift: float) -> None:
+        """Make every logit ``scale`` times what it was, plus ``shift``."""
+        last = self.top[-1]
+        assert isinstance(last, nn.Linear)
+        last.weight.mul_(scale)
+        last.bias.mul_(scale).add_(shift)
+
     def forward(self, numeric: Tensor, ids: Tensor, *bags: tuple[Tensor, Tensor]) -> Tensor:
         """Return one logit an example from numeric (B, p), ids (B, q) and the pairs (values, offsets)."""
         if len(bags) != len(self.embeddings) - self.features:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
@@ -126,7 +126,7 @@ def _settings(runs: Sequence[FinishedRun]) -> str:
 
 
 def _settings_of(run: FinishedRun) -> dict[str, str]:
-    options = ALGORITHMS[run.config.algorithm].options
+    options = run.config.method.options
     named = {name: getattr(run.config, name) for name in (*_COMMON, *options)}
     measured = {name: run.result.get(name) for name in _MEASURED}
     # The threshold of a step is measured: where the settings leave it to false_positives, the run has computed it.
@@ -160,7 +160,9 @@ def _results(runs: Sequence[FinishedRun]) -> str:
                 "none" if statement is None else f"{statement.epsilon:.3g}",
                 "" if statement is None else f"{statement.delta:.2g}",
                 f"{result['auc']:.4f}",
-                "not finite" if result["log_loss"] is None else f"{result['log_loss']:.4f}",
+                "not finite"
+                if result["log_loss"] is None
+                else f"{result['log_loss']:.4f}{_beside_constant(result)}",
                 _number(result["gradient_size"]),
                 "" if result["reduction"] is None else f"{result['reduction']:,.1f}",
                 _number(result.get("examples_per_second")),
@@ -170,6 +172,14 @@ def _results(runs: Sequence[FinishedRun]) -> str:
         "AUC and log-loss are measured on held-out rows, without noise: they are not part of the guarantee."
     )
     return table(header, rows) + paragraph(note, "quiet")
+
+
+def _beside_constant(result: Mapping[str, Any]) -> str:
+    """The log-loss of a constant prediction, and whether the model's is worse."""
+    constant = result.get("constant_log_loss")
+    if constant is None:
+        return ""
+    return f" (constant: {constant:.4f}{', the model is worse' if result.get('worse_than_constant') else ''})"
 
 
 def _factor(epsilon: float) -> str:
@@ -229,7 +239,7 @@ def auc_against_epsilon(runs: Sequence[FinishedRun]) -> Curves:
     """One curve for each algorithm; the non-private AUC as a horizontal line."""
     by_algorithm: dict[str, list[FinishedRun]] = {}
     for run in runs:
-        by_algorithm.setdefault(run.config.algorithm, []).append(run)
+        by_algorithm.setdefault(run.config.method.name, []).append(run)
     series, level = [], None
     for algorithm, group in by_algorithm.items():
         label = ALGORITHMS[algorithm].label

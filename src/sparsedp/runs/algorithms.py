@@ -69,7 +69,7 @@ def register(algorithm: Algorithm) -> None:
 
 def selection_of(config: RunConfig, row_set: RowSet | None) -> Selection:
     """The selection rule of a private run; ``row_set`` is given where the algorithm trains on one."""
-    build = ALGORITHMS[config.algorithm].build
+    build = config.method.build
     if build is None:
         raise ValueError(f"algorithm: {config.algorithm} has no selection rule")
     return build(config, row_set)

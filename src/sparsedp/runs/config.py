@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from sparsedp.core.criteo import BATCH_SIZE
 from sparsedp.core.defaults import (
     DEFAULT_ALWAYS_ON_ROWS,
     DEFAULT_FALSE_POSITIVES,
@@ -21,7 +20,7 @@ from sparsedp.core.defaults import (
     DEFAULT_NOISE_RATIO,
     default_delta,
 )
-from sparsedp.runs.algorithms import ALGORITHMS
+from sparsedp.runs.algorithms import ALGORITHMS, Algorithm
 
 
 @dataclass(frozen=True)
@@ -50,8 +49,23 @@ Count = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 
 
+class Choices(NamedTuple):
+    """The settings that a recipe chooses where the config leaves them open."""
+
+    epochs: float
+    expected_batch_size: int
+    max_grad_norm: float
+    learning_rate: float
+    table_learning_rate: float
+    table_optimizer: str
+    optimizer: str
+
+
 class RunConfig(BaseModel):
     """A run on prepared (or generated) click data. Every field is public.
+
+    None in a field of ``Choices``, or as the algorithm, leaves the choice to the recipe (``runs.choosing``). The
+    config in a run's folder has them all.
 
     The docstring of a field is the help text of its option on the command line. The order of the fields is
     part of the format: a sweep names its folders by it.
@@ -61,29 +75,29 @@ class RunConfig(BaseModel):
 
     data: Annotated[str, DATA]
     """A prepared folder, or generated:ROWS (generated:ROWSxDAYS with drift over days)."""
-    algorithm: Annotated[str, AfterValidator(_registered), PRIVACY]
+    algorithm: Annotated[Annotated[str, AfterValidator(_registered)] | None, PRIVACY] = None
     """How to train."""
     epsilon: Annotated[Positive | None, PRIVACY] = None
     """The most that the whole training may spend; every private algorithm needs it."""
     delta: Annotated[Fraction | None, PRIVACY] = None
     """Default: 1 / (10 n), n the number of training rows (or users)."""
-    epochs: Annotated[Positive, MODEL] = 1.0
+    epochs: Annotated[Positive | None, MODEL] = None
     """Expected number of times that an example is sampled."""
-    expected_batch_size: Annotated[Count, MODEL] = BATCH_SIZE
+    expected_batch_size: Annotated[Count | None, MODEL] = None
     """Expected number of examples in a Poisson batch (of users, where these are drawn)."""
     physical_batch_size: Annotated[Count | None, MODEL] = None
     """The most examples in memory at once; default: a whole batch."""
-    max_grad_norm: Annotated[Positive, PRIVACY] = 5.0
+    max_grad_norm: Annotated[Positive | None, PRIVACY] = None
     """Clipping norm of an example's gradient (C2)."""
     model: Annotated[str, MODEL] = "pctr"
     """pctr, dlrm, or package.module:Name."""
     model_options: Annotated[dict[str, Any], MODEL] = {}
     """Arguments of the model, as JSON or YAML: '{hidden: [128, 64]}'."""
-    learning_rate: Annotated[Positive, MODEL] = 1.0
-    """Learning rate of the dense layers (SGD)."""
-    table_learning_rate: Annotated[Positive, MODEL] = 25.0
-    """Learning rate of the tables, tens of times higher: few examples of a batch read a given row."""
-    table_optimizer: Annotated[Literal["sgd", "adagrad", "row-wise-adagrad"], MODEL] = "sgd"
+    learning_rate: Annotated[Positive | None, MODEL] = None
+    """Learning rate of the dense layers."""
+    table_learning_rate: Annotated[Positive | None, MODEL] = None
+    """Learning rate of the tables, much higher: few examples of a batch read a given row."""
+    table_optimizer: Annotated[Literal["sgd", "adagrad", "row-wise-adagrad"] | None, MODEL] = None
     """Optimiser of the tables."""
 
     noise_ratio: Annotated[Positive, SELECTION] = DEFAULT_NOISE_RATIO
@@ -133,6 +147,11 @@ class RunConfig(BaseModel):
     """Later periods are for evaluation only; default: three quarters of them train."""
     frequencies: Annotated[Literal["first", "all", "running"], STREAMING] = "running"
     """Which periods' noisy counts choose the rows of algorithms with a top-k before training."""
+    optimizer: Annotated[Literal["sgd", "adam"] | None, MODEL] = None
+    """Optimiser of the dense layers."""
+    calibration_mu: Annotated[Positive | None, PRIVACY] = None
+    """Gaussian-DP parameter of fitting the bias and scale of the trained model's output, part of epsilon; default: they
+    are not fitted. 0.05 costs less than 1% of the noise."""
 
     unit: Annotated[Literal["example", "user"], PRIVACY] = "example"
     """Whom epsilon protects: one row, or all rows of a user (data prepared with --user)."""
@@ -143,19 +162,25 @@ class RunConfig(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> RunConfig:
+        if self.threshold is not None and self.false_positives is not None:
+            raise ValueError("threshold and false_positives exclude each other: give one of them")
+        if self.algorithm is None:
+            if self.epsilon is None:
+                raise ValueError("epsilon: it must be given, or algorithm non-private")
+            return self
         algorithm = ALGORITHMS[self.algorithm]
+        if self.calibration_mu is not None and (not algorithm.private or self.period is not None):
+            raise ValueError("calibration_mu: is for private runs that are not streaming")
         if not algorithm.private and self.epsilon is not None:
             raise ValueError(f"epsilon: a {algorithm.name} run has none")
         if algorithm.private and self.epsilon is None:
             raise ValueError(f"epsilon: algorithm {algorithm.name} needs one")
-        if self.threshold is not None and self.false_positives is not None:
-            raise ValueError("threshold and false_positives exclude each other: give one of them")
         if self.memory_least > self.memory_most:
             raise ValueError(f"memory_least: must be at most memory_most, {self.memory_most:g}")
         for name in algorithm.required:
             if getattr(self, name) is None:
                 raise ValueError(f"{name}: algorithm {algorithm.name} needs this setting")
-        if algorithm.lazy_noise and self.table_optimizer != "sgd":
+        if algorithm.lazy_noise and self.table_optimizer not in (None, "sgd"):
             raise ValueError("table_optimizer: lazy noise is exact for plain sgd only")
         if algorithm.lazy_noise and self.period is not None:
             raise ValueError(
@@ -172,7 +197,30 @@ class RunConfig(BaseModel):
     @property
     def is_private(self) -> bool:
         """Whether the run trains under differential privacy."""
-        return ALGORITHMS[self.algorithm].private
+        return self.epsilon is not None if self.algorithm is None else ALGORITHMS[self.algorithm].private
+
+    @property
+    def method(self) -> Algorithm:
+        """What the registry says of the algorithm, once it is chosen."""
+        if self.algorithm is None:
+            raise ValueError("algorithm: not chosen yet; give one, or start the run with sparsedp.runs.start")
+        return ALGORITHMS[self.algorithm]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing is left to the recipe."""
+        return self.algorithm is not None and None not in [getattr(self, each) for each in Choices._fields]
+
+    @property
+    def choices(self) -> Choices:
+        """The settings that a recipe chooses, once they are chosen."""
+        values = {name: getattr(self, name) for name in Choices._fields}
+        for name, value in values.items():
+            if value is None:
+                raise ValueError(
+                    f"{name}: not chosen yet; give it, or start the run with sparsedp.runs.start"
+                )
+        return Choices(**values)
 
     def delta_for(self, examples: int) -> float:
         """The delta of a run on so many training examples (or users, where these are protected)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,6 +28,8 @@ class Evaluation:
     auc: float
     log_loss: float
     rows: int
+    constant_log_loss: float
+    """Of predicting the rows' own mean label (a text classifier: their shares of the classes) for everybody."""
     accuracy: float | None = None
     """Of a text classifier; its AUC is the mean over classes of each against the others."""
 
@@ -46,12 +49,14 @@ def evaluate(model: nn.Module, data: ClickData | TextData) -> Evaluation:
     labels = data.label
     if labels.min() == labels.max():
         raise ValueError(f"held-out rows all have the label {labels.min():g}: AUC is not defined")
+    constant = entropy(labels == labels.max())
     if not np.isfinite(predicted).all():
-        return Evaluation(auc=0.5, log_loss=float("inf"), rows=len(data))
+        return Evaluation(auc=0.5, log_loss=float("inf"), rows=len(data), constant_log_loss=constant)
     return Evaluation(
         auc=area_under_curve(labels == labels.max(), predicted),
         log_loss=mean_log_loss(labels == labels.max(), predicted),
         rows=len(data),
+        constant_log_loss=constant,
     )
 
 
@@ -72,15 +77,24 @@ def evaluate_texts(model: nn.Module, data: TextData) -> Evaluation:
         model.train(was_training)
     scores = torch.cat(logits)
     if not scores.isfinite().all():
-        return Evaluation(auc=0.5, log_loss=float("inf"), rows=len(data), accuracy=0.0)
+        return Evaluation(
+            auc=0.5, log_loss=float("inf"), rows=len(data), constant_log_loss=entropy(labels), accuracy=0.0
+        )
     predicted = torch.softmax(scores, dim=1).numpy()
     known = [number for number in range(predicted.shape[1]) if (labels == number).any()]
     return Evaluation(
         auc=float(np.mean([area_under_curve(labels == number, predicted[:, number]) for number in known])),
         log_loss=float(torch.nn.functional.cross_entropy(scores, torch.from_numpy(labels))),
         rows=len(data),
+        constant_log_loss=entropy(labels),
         accuracy=float(np.mean(predicted.argmax(axis=1) == labels)),
     )
+
+
+def entropy(labels: NDArray[Any]) -> float:
+    """The mean log-loss of predicting each label's share among ``labels``: the least of any constant prediction."""
+    shares = np.unique(labels, return_counts=True)[1] / labels.size
+    return float(-np.dot(shares, np.log(shares)))
 
 
 def area_under_curve(clicked: NDArray[np.bool_], predicted: NDArray[np.float64]) -> float:

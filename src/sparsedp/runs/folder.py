@@ -20,7 +20,8 @@ CONFIG = "config.yaml"
 class RunFolder:
     """Files of one run. Everything but ``private/`` may be released with the model.
 
-    ``config.yaml``, ``metrics.jsonl`` (one line per evaluation), ``statement.json``, ``result.json``,
+    ``config.yaml``, ``metrics.jsonl`` (one line per evaluation), ``statement.json``, ``result.json`` (of a
+    run that diverged ``failed.json`` in place of it and of the weights),
     ``model.safetensors``, ``schema.json`` and ``encoding.json`` (the rules of the preparation; with
     vocabularies ``encoding.safetensors``), ``tensorboard/``, the run's own ``run.ledger`` and its name on ledgers,
     ``run.name``, and ``data.json``, which data it is of; ``private/`` has the checkpoint, which holds the state

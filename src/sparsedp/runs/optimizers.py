@@ -18,14 +18,15 @@ def optimizers_of(config: RunConfig, model: nn.Module) -> list[Optimizer]:
     tables = trained_tables(model)
     held = {id(table) for table in tables}
     dense = [p for p in model.parameters() if id(p) not in held and p.requires_grad]
-    lr = config.table_learning_rate
+    choices = config.choices
+    lr = choices.table_learning_rate
     of_dense = _of_dense(config, model, dense)
     if not tables:
         return [of_dense]
     of_tables: Optimizer
-    if config.table_optimizer == "adagrad":
+    if choices.table_optimizer == "adagrad":
         of_tables = torch.optim.Adagrad(tables, lr=lr)
-    elif config.table_optimizer == "row-wise-adagrad":
+    elif choices.table_optimizer == "row-wise-adagrad":
         of_tables = RowWiseAdagrad(tables, lr=lr)
     else:
         of_tables = torch.optim.SGD(tables, lr=lr)
@@ -33,16 +34,17 @@ def optimizers_of(config: RunConfig, model: nn.Module) -> list[Optimizer]:
 
 
 def _of_dense(config: RunConfig, model: nn.Module, dense: list[nn.Parameter]) -> Optimizer:
+    rate = config.choices.learning_rate
+    kind = torch.optim.Adam if config.choices.optimizer == "adam" else torch.optim.SGD
     if not isinstance(config, TextConfig):
-        return torch.optim.SGD(dense, lr=config.learning_rate)
+        return kind(dense, lr=rate)
     head = list(model.get_submodule("head").parameters())
     of_head = {id(parameter) for parameter in head}
     groups: list[dict[str, Any]] = [
         {"params": [parameter for parameter in dense if id(parameter) not in of_head]},
         {"params": head, "lr": config.head_learning_rate},
     ]
-    kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.SGD
-    return kind([group for group in groups if group["params"]], lr=config.learning_rate)
+    return kind([group for group in groups if group["params"]], lr=rate)
 
 
 def trained_tables(model: nn.Module) -> list[nn.Parameter]:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from sparsedp.distributed import Exchange, init_processes
 from sparsedp.distributed.checkpoint import has_checkpoint
-from sparsedp.runs.algorithms import ALGORITHMS
 from sparsedp.runs.checkpoints import CheckpointSchedule
+from sparsedp.runs.choosing import completed
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.distributed_trainer import DistributedTrainer
 from sparsedp.runs.evaluation import evaluate
 from sparsedp.runs.folder import RunFolder
-from sparsedp.runs.result import Result, finish_run
+from sparsedp.runs.result import Diverged, Result, finish_run
 from sparsedp.runs.run_stats import RunStats
 from sparsedp.runs.setup import RunSetup
 from sparsedp.runs.sources import features_of, split
@@ -31,6 +32,7 @@ _TIMEOUT_SECONDS = 3600.0
 
 def train_on_processes(config: RunConfig, path: str | Path, processes: int, *, quiet: bool = False) -> Result:
     """Train a new run into the folder ``path`` on so many processes, with one thread each."""
+    config, _ = completed(config, processes=True)
     _check(config, processes)
     RunSetup.create(config, path)
     return _run(RunFolder(path), processes, quiet)
@@ -48,9 +50,13 @@ def resume_on_processes(path: str | Path, processes: int, *, quiet: bool = False
 def _check(config: RunConfig, processes: int) -> None:
     if processes < 1:
         raise ValueError(f"nproc must be at least 1, got {processes}")
-    algorithm = ALGORITHMS[config.algorithm]
+    algorithm = config.method
     if not algorithm.private or algorithm.lazy_noise or algorithm.one_process:
         raise ValueError(f"nproc: algorithm {config.algorithm} trains on one process; leave --nproc out")
+    if config.calibration_mu is not None:
+        raise ValueError(
+            "calibration_mu: runs on several processes are not calibrated; leave it or --nproc out"
+        )
     if isinstance(config, TextConfig):
         raise ValueError("nproc: texts train on one process; leave --nproc out")
     if config.unit == "user":
@@ -75,7 +81,9 @@ def _run(folder: RunFolder, processes: int, quiet: bool) -> Result:
         ]
         environment = {"OMP_NUM_THREADS": "1", **os.environ, "TORCHELASTIC_ERROR_FILE": os.devnull}
         code = subprocess.run(command, env=environment, check=False, stdout=2).returncode
-        finished = folder.read_json("result")
+        finished, failed = folder.read_json("result"), folder.read_json("failed")
+        if failed is not None:
+            raise Diverged(f"{folder.path}: {failed['reason']}")
         if finished is None:
             raise OSError(
                 f"the processes ended with code {code}, see their messages above; steps that were charged stay "
@@ -112,19 +120,20 @@ def train_rank(
                 folder.log({"step": done, "auc": evaluation.auc, "log_loss": evaluation.log_loss})
         checkpoints.at_the_end()
         if exchange.is_root:
-            finish_run(
-                folder,
-                model,
-                evaluation=evaluate(model, held_out),
-                run_stats=run_stats,
-                statement=trainer.statement(),
-                withheld=trainer.withheld(),
-                training_rows=len(training),
-                **trainer.step_figures(),
-                features=features_of(model, setup.data),
-                planned_steps=trainer.total_steps,
-                stopped=trainer.stopped,
-                lost_steps=trainer.lost_steps(),
-            )
+            with suppress(Diverged):  # marked in the folder, where the parent process finds it
+                finish_run(
+                    folder,
+                    model,
+                    evaluation=evaluate(model, held_out),
+                    run_stats=run_stats,
+                    statement=trainer.statement(),
+                    withheld=trainer.withheld(),
+                    training_rows=len(training),
+                    **trainer.step_figures(),
+                    features=features_of(model, setup.data),
+                    planned_steps=trainer.total_steps,
+                    stopped=trainer.stopped,
+                    lost_steps=trainer.lost_steps(),
+                )
     finally:
         trainer.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -25,6 +26,10 @@ class Result:
     """On the held-out rows; of a streaming run on all later periods together."""
     log_loss: float | None
     """None, in a file, where it was not finite: the model predicts NaN."""
+    constant_log_loss: float | None = None
+    """Of predicting the held-out rows' mean label for everybody; None in results of earlier versions."""
+    worse_than_constant: bool | None = None
+    """Whether the log-loss is above that: the scores are then no probabilities."""
     accuracy: float | None = None
     """Of a text classifier."""
     held_out_rows: int | None = None
@@ -63,6 +68,10 @@ class Result:
     """Streaming: after each training period, the AUC on the period that follows it."""
 
 
+class Diverged(ValueError):
+    """A run whose model is not finite. Its folder is kept, without weights, and marked by ``failed.json``."""
+
+
 def finish_run(
     folder: RunFolder,
     model: nn.Module,
@@ -75,10 +84,12 @@ def finish_run(
 ) -> Result:
     """Write the statement, the weights and the result. ``figures`` are the fields that only the caller knows.
 
-    Buffers in ``withheld`` were changed without noise: they are not in the weights.
+    Buffers in ``withheld`` were changed without noise: they are not in the weights. A model that is not finite
+    raises ``Diverged``; to look at weights that are released is post-processing.
     """
     if statement is not None:
         folder.write_json("statement", statement.to_dict())
+    _require_finite(folder, model, evaluation, run_stats.steps)
     privacy = str(statement) if statement else NOT_PRIVATE
     write_weights(
         model, folder.weights, privacy=privacy, without=withheld
@@ -86,6 +97,8 @@ def finish_run(
     result = Result(
         auc=evaluation.auc,
         log_loss=evaluation.log_loss,
+        constant_log_loss=evaluation.constant_log_loss,
+        worse_than_constant=evaluation.log_loss > evaluation.constant_log_loss,
         accuracy=evaluation.accuracy,
         held_out_rows=evaluation.rows,
         steps=run_stats.steps,
@@ -101,3 +114,14 @@ def finish_run(
     )
     folder.write_json("result", asdict(result))
     return result
+
+
+def _require_finite(folder: RunFolder, model: nn.Module, evaluation: Evaluation, steps: int) -> None:
+    """Mark the folder as failed and refuse a model with weights or predictions that are not finite."""
+    broken = [name for name, value in model.state_dict().items() if not bool(value.isfinite().all())]
+    if not broken and math.isfinite(evaluation.log_loss):
+        return
+    what = f"the weights of {broken[0]}" if broken else "the predictions"
+    reason = f"the run diverged: {what} are not finite after {steps:,} steps; lower the learning rates"
+    folder.write_json("failed", {"reason": reason, "steps": steps})
+    raise Diverged(f"{reason} ({folder.path} is kept and marked as failed; what it spent stays spent)")

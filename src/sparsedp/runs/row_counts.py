@@ -9,7 +9,6 @@ from sparsedp.data import ClickData, TextData
 from sparsedp.data.row_sets import RowRange
 from sparsedp.distributed import Exchange, merge_counts
 from sparsedp.distributed.session import part_of_rank
-from sparsedp.runs.algorithms import ALGORITHMS
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.text import token_rows
 from sparsedp.runs.text_config import TextConfig
@@ -25,7 +24,7 @@ def private_rows(
     Counts come from the data's columns where the model names its tables, else from passes of the model. With an
     ``exchange`` each process counts its own part of the data, and rank 0 gets the sum.
     """
-    if not ALGORITHMS[config.algorithm].row_set:
+    if not config.method.row_set:
         return None
     assert config.rows is not None
     if isinstance(data, TextData):
@@ -37,7 +36,7 @@ def private_rows(
     ) is not None:  # a user counts once, whichever of its rows read a row
         source: object = loader_of(config, data, sampler)
     elif names is None or data.schema.multi_hot:
-        source = data.loader(config.expected_batch_size)
+        source = data.loader(config.choices.expected_batch_size)
     else:
         own = data if exchange is None else data.subset(_part(data, exchange))
         counts = count_columns(own, names, config.always_on_rows)

@@ -14,6 +14,8 @@ from sparsedp.core.durable import write_file
 from sparsedp.data import ClickData, TextData
 from sparsedp.data import schema as schemas
 from sparsedp.data.encoding import MissingEncoding
+from sparsedp.runs.calibration import check_calibrates
+from sparsedp.runs.choosing import choose
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.data_location import fit_to_data, locate_data, record_data
 from sparsedp.runs.folder import RunFolder
@@ -33,15 +35,22 @@ class RunSetup:
 
     @classmethod
     def create(cls, config: RunConfig, path: str | Path) -> RunSetup:
-        """A new run in the folder ``path``, which is created only if the config is valid."""
+        """A new run in the folder ``path``, which is created only if the config is valid.
+
+        What the config leaves open is chosen here; the folder has the whole config.
+        """
         config, notes = fit_to_data(config)
         for note in notes:
             warnings.warn(note, stacklevel=3)
         data = data_of(config)
+        if isinstance(data, ClickData) and not config.is_complete:
+            config = choose(config, data).config
         if isinstance(data, ClickData) and config.period is not None:
             split_periods(config, data)
         user_sampler(config, data)
         model = fresh_model(config, data)
+        if config.calibration_mu is not None:
+            check_calibrates(model, config)
         check_ledger(config)
         folder = RunFolder(path)
         folder.create(config)
@@ -53,6 +62,8 @@ class RunSetup:
     def reopen(cls, folder: RunFolder, run_data: str | None = None) -> RunSetup:
         """A run that was started before; ``run_data``: where its data is now, if it moved."""
         config = locate_data(folder, run_data)
+        if config.optimizer is None:  # a folder from before there was a choice
+            config = config.model_copy(update={"optimizer": "sgd"})
         data = data_of(config)
         keep_rules(folder, data)
         return cls(config, folder, data, fresh_model(config, data))

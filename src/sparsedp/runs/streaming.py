@@ -17,7 +17,7 @@ from sparsedp.core.durable import keep_previous, previous_of
 from sparsedp.core.tables import TableShape
 from sparsedp.data import ClickData
 from sparsedp.randomness import NoiseSource
-from sparsedp.runs.algorithms import ALGORITHMS, selection_of
+from sparsedp.runs.algorithms import selection_of
 from sparsedp.runs.checkpoints import CheckpointSchedule, save_checkpoint, whole_checkpoint
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.evaluation import Evaluation, evaluate
@@ -186,7 +186,7 @@ class _PeriodRows:
     """The row set of each period, and what choosing it costs the period's examples."""
 
     def __init__(self, config: RunConfig, model: nn.Module, periods: list[ClickData]) -> None:
-        self._needed = ALGORITHMS[config.algorithm].row_set
+        self._needed = config.method.row_set
         self._config, self._periods = config, periods
         if not self._needed:
             return

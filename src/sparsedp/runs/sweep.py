@@ -21,11 +21,13 @@ from sparsedp.accounting import BudgetExceeded
 from sparsedp.core.durable import replace_file
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.folder import RunFolder
+from sparsedp.runs.result import Diverged
 
 RESULTS = "results.parquet"
 _FIGURES = {
     "auc": "auc",
     "log_loss": "log_loss",
+    "constant_log_loss": "constant_log_loss",
     "gradient_size": "gradient_size",
     "reduction": "reduction",
     "rows_per_step": "rows",
@@ -86,7 +88,8 @@ class Sweep:
 
 def run_name(config: RunConfig) -> str:
     """A folder name that is the same for the same settings."""
-    return f"{config.algorithm.replace('+', '-plus')}-{hashlib.sha256(config.to_yaml().encode()).hexdigest()[:12]}"
+    name = (config.algorithm or "recipe").replace("+", "-plus")
+    return f"{name}-{hashlib.sha256(config.to_yaml().encode()).hexdigest()[:12]}"
 
 
 def sweep(
@@ -95,7 +98,7 @@ def sweep(
     """Run what is missing and return all results, one row for each run; they are also in ``results.parquet``.
 
     Runs that are finished are not run again, and interrupted ones resume from their checkpoints. A run that
-    epsilon or the ledger's budget leaves not a single step is left out, with a warning.
+    epsilon or the ledger's budget leaves not a single step, or that diverges, is left out, with a warning.
     """
     if jobs < 1:
         raise ValueError(f"jobs must be at least 1, got {jobs}")
@@ -159,7 +162,7 @@ def _ensure(config: RunConfig, path: Path, threads: int) -> str | None:
             resume(path)
         else:
             start(config, path)
-    except BudgetExceeded as refusal:
+    except (BudgetExceeded, Diverged) as refusal:
         return f"{path.name}: {refusal}"
     return None
 
@@ -171,7 +174,8 @@ def gather(configs: Sequence[RunConfig], folder: Path) -> pl.DataFrame:
         run = RunFolder(folder / run_name(config))
         result = run.read_json("result")
         if result is not None:
-            settings = {k: v for k, v in config.model_dump(mode="json").items() if not isinstance(v, dict)}
+            chosen = run.config().model_dump(mode="json")
+            settings = {k: v for k, v in chosen.items() if not isinstance(v, dict)}
             figures = {column: result.get(name) for column, name in _FIGURES.items()}
             statement = result.get("statement") or {}
             records.append(

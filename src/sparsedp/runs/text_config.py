@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import Field, model_validator
 
-from sparsedp.runs.algorithms import ALGORITHMS
 from sparsedp.runs.config import DATA, MODEL, SELECTION, Count, Positive, RunConfig
 
 
@@ -47,6 +46,8 @@ class TextConfig(RunConfig):
     """Learning rate of the new head, which starts at zero: higher, so that it finds its bias in few steps."""
     table_learning_rate: Annotated[Positive, MODEL] = 1.0
     """Learning rate of the word embedding."""
+    table_optimizer: Annotated[Literal["sgd", "adagrad", "row-wise-adagrad"], MODEL] = "sgd"
+    """Optimiser of the word embedding."""
     embedding: Annotated[Literal["full", "frozen", "lora"], MODEL] = "full"
     """Train the word embedding itself, nothing of it, or an adapter on it."""
     lora_rank: Annotated[int, Field(ge=0), MODEL] = 8
@@ -65,7 +66,7 @@ class TextConfig(RunConfig):
     def _for_texts(self) -> TextConfig:
         for name in UNUSED:
             if getattr(self, name) != RunConfig.model_fields[name].default:
-                raise ValueError(f"{name}: is for click data, texts have no time")
+                raise ValueError(f"{name}: is for click data")
         for name in OF_USERS:
             if getattr(self, name) != RunConfig.model_fields[name].default:
                 raise ValueError(f"{name}: is for click data, texts have no users")
@@ -73,7 +74,7 @@ class TextConfig(RunConfig):
             raise ValueError(
                 "model_options: is for click models; give embedding, lora_rank, lora_targets, pooling"
             )
-        if self.embedding != "full" and ALGORITHMS[self.algorithm].options:
+        if self.embedding != "full" and self.method.options:
             raise ValueError(
                 f"algorithm: {self.algorithm} chooses rows of the word embedding, which is not trained with embedding="
                 f"{self.embedding}; use dp-sgd"
@@ -91,8 +92,8 @@ class TextConfig(RunConfig):
         return None if self.lora_targets is None else [each.strip() for each in self.lora_targets.split(",")]
 
 
-UNUSED = ("holdout_by", "period", "train_periods", "frequencies")
-"""Settings of data with a time."""
+UNUSED = ("holdout_by", "period", "train_periods", "frequencies", "calibration_mu")
+"""Settings of click data."""
 OF_USERS = ("unit", "user_sampling", "rows_per_user")
 """Settings of data with users."""
 NOT_OPTIONS = frozenset({*UNUSED, *OF_USERS, "model_options", "task"})

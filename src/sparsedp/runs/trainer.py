@@ -11,13 +11,14 @@ from torch import nn
 from torch.optim import Optimizer
 from typing_extensions import override
 
-from sparsedp.accounting import Ledger, PrivacyStatement
+from sparsedp.accounting import BudgetExceeded, Ledger, PrivacyStatement
 from sparsedp.accounting.event_json import event_key
 from sparsedp.core.steps import steps_in
 from sparsedp.data import ClickData, TextData
 from sparsedp.randomness import NoiseSource
 from sparsedp.rows import Units
 from sparsedp.runs.algorithms import selection_of
+from sparsedp.runs.calibration import calibrate_output, calibration_events
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.optimizers import optimizers_of
 from sparsedp.runs.row_counts import private_rows
@@ -74,6 +75,9 @@ class Trainer(Protocol):
 
     def choose_once(self) -> bool:
         """Make the one-off choices before the first step, charged to the ledger; False if there are none."""
+
+    def calibrate(self, config: RunConfig, data: ClickData | TextData) -> bool:
+        """After the last step: fit the output's bias and scale where the config says so; whether it was done."""
 
     def save(self, path: Path, run_stats: RunStats) -> None:
         """Write a checkpoint. The statistics are in the same file: a kill between two would leave one of them old."""
@@ -136,10 +140,11 @@ class PrivateTrainer(Trainer):
             unit=config.unit,
             target_epsilon=config.epsilon,
             target_delta=self.delta,
-            epochs=config.epochs,
-            max_grad_norm=config.max_grad_norm,
+            epochs=config.choices.epochs,
+            max_grad_norm=config.choices.max_grad_norm,
             selection=selection or selection_of(config, self._private_rows(config, model, data)),
             physical_batch_size=config.physical_batch_size,
+            reserve=calibration_events(config.calibration_mu),
         )
         if selection is not None and selection.one_off_events():
             self.engine.session.finalize_selection(selection)
@@ -218,6 +223,20 @@ class PrivateTrainer(Trainer):
         return bool(self.engine.session.selection.one_off_events())
 
     @override
+    def calibrate(self, config: RunConfig, data: ClickData | TextData) -> bool:
+        if config.calibration_mu is None:
+            return False
+        assert isinstance(data, ClickData)
+        assert self.ledger is not None
+        (event,) = calibration_events(config.calibration_mu)
+        try:
+            self.ledger.spend(event, cap=self.engine.session.step_config.cap())
+        except BudgetExceeded:  # crashes have used up what was reserved for it
+            return False
+        calibrate_output(self.private.module, data, config.calibration_mu, self.engine.source.noise)
+        return True
+
+    @override
     def save(self, path: Path, run_stats: RunStats) -> None:
         write_state({**state_of(self.engine), STATS: run_stats.to_record()}, path)
 
@@ -294,7 +313,7 @@ class PlainTrainer(Trainer):
         )
         self._model = model
         self._optimizers: list[Optimizer] = optimizers_of(config, model)
-        self.total_steps = steps_in(config.epochs, self._loader.steps_per_epoch)
+        self.total_steps = steps_in(config.choices.epochs, self._loader.steps_per_epoch)
 
     @property
     @override
@@ -344,6 +363,10 @@ class PlainTrainer(Trainer):
 
     @override
     def choose_once(self) -> bool:
+        return False
+
+    @override
+    def calibrate(self, config: RunConfig, data: ClickData | TextData) -> bool:
         return False
 
     @override

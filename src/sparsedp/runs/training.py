@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -70,6 +71,8 @@ def _run(setup: RunSetup, on_progress: OnProgress | None) -> Result:
             trainer.save(folder.checkpoint, run_stats)
         folder.discard_after(trainer.steps_taken)
         evaluation = _loop(setup, trainer, held_out, run_stats, on_progress)
+        if trainer.calibrate(config, training):
+            evaluation = evaluate(model, held_out)
         return _finish(setup, trainer, training, evaluation, run_stats)
     finally:
         trainer.close()
@@ -178,7 +181,7 @@ def _record(
         "gradient_size": run_stats.mean_gradient_size,
         "reduction": run_stats.reduction,
     }
-    folder.log(record)
+    folder.log(record | {"log_loss": evaluation.log_loss if math.isfinite(evaluation.log_loss) else None})
     for name, value in record.items():
         if value is not None and name != "step":
             board.add_scalar(name, value, step)

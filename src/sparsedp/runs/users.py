@@ -32,7 +32,7 @@ def user_sampler(config: RunConfig, data: ClickData | TextData) -> UserSampler |
 
 def loader_of(config: RunConfig, data: ClickData | TextData, sampler: UserSampler | None) -> Any:
     """The data's loader, by the run's unit."""
-    batch = min(config.expected_batch_size, population(data, sampler))
+    batch = min(config.choices.expected_batch_size, population(data, sampler))
     return data.loader(batch) if sampler is None else data.loader(batch, sampler=sampler)
 
 
@@ -47,11 +47,11 @@ def units(data: ClickData | TextData, sampler: UserSampler | None) -> int:
 
 
 def batch_size(config: RunConfig, population: int) -> int:
-    """The expected batch size: at most all of the population, and said where that is fewer than the settings want."""
-    if config.expected_batch_size > population:
+    """The expected batch size of a run; never more than there are to draw from, and never cut silently."""
+    batch = config.choices.expected_batch_size
+    if batch > population:
         warnings.warn(
-            f"expected_batch_size: {config.expected_batch_size:,} is more than the {population:,} that a batch is drawn "
-            "from, so every step reads all of them",
+            f"expected_batch_size: {batch:,} is more than the {population:,} to draw from; every step uses all of them",
             stacklevel=3,
         )
-    return min(config.expected_batch_size, population)
+    return min(batch, population)

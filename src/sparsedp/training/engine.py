@@ -136,20 +136,22 @@ class PrivacyEngine:
         loss_reduction: Literal["mean", "sum"] = "mean",
         physical_batch_size: int | None = None,
         unit: Unit = "example",
+        reserve: Sequence[DpEvent] = (),
     ) -> Private:
         """Train so that ``epochs`` (or ``steps``) and all one-off events together cost ``target_epsilon``.
 
         The target is a cap: the step that would pass it raises ``BudgetExceeded`` before its noise is drawn.
         With a ledger everything entered under its run name counts, also steps that were charged and then lost
         in a crash: an interrupted run takes fewer steps, and never spends more.
-        What earlier runs of this engine have spent counts too.
+        What earlier runs of this engine have spent counts too. The steps also leave room for the events in ``reserve``,
+        which will be spent on the same data after training, by whoever makes them (on the ledger, before the noise is drawn).
         """
         selection = selection or DPSGD()
         clip = positive("max_grad_norm", max_grad_norm)
         protected = unit_of(data_loader, unit, poisson)
         sampling = self._sampling_of(data_loader, expected_batch_size, poisson)
         total = total_steps(epochs, steps, sampling)
-        one_off = [*selection.one_off_events(), *self._spent_earlier()]
+        one_off = [*selection.one_off_events(), *self._spent_earlier(), *reserve]
 
         def step_event(sigma: float) -> DpEvent:
             return StepConfig(sigma, clip, *sampling, **protected).event(selection)

@@ -1,0 +1,286 @@
+"""A recipe: every setting of a training run from public numbers alone, each with its reason."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from sparsedp.accounting.analytic_gaussian import analytic_gaussian_sigma
+from sparsedp.core.defaults import DEFAULT_ALWAYS_ON_ROWS, default_delta, default_mu
+from sparsedp.core.steps import steps_per_epoch
+from sparsedp.core.tables import TableShape
+from sparsedp.core.validation import check_count, check_delta, check_epsilon, check_positive
+from sparsedp.planning.budget import RunBudget
+from sparsedp.planning.tables import check_tables
+
+Released = Literal["final", "steps"]
+
+STEPS = 100
+"""Steps of a private run. At the same distance travelled (learning rate times steps) their number hardly changes the
+noise of the result; so many are enough for the rates below to be stable."""
+NOISE_AT_KNEE = 1.2
+"""The noise multiplier that the batch is chosen for: at half the batch the noise in the mean gradient is 30% higher,
+at twice the batch 12% lower."""
+MOST_EPOCHS = 20.0
+TABLE_SCALE = 20.0
+"""Of ``PCTR``: makes a row's gradient as long as the dense layers', so that both share the clipping norm."""
+CLIP = 20.0
+CLIP_UNSCALED = 5.0
+"""Where the model does not scale its tables."""
+TABLE_NOISE = 0.3
+"""The standard deviation of the noise on a coordinate of a table, as the network reads it, at the end of the run."""
+DENSE_RATE = 0.02
+"""Adam's learning rate of the dense layers where their noise is small."""
+DENSE_RATE_SGD = 0.5
+DENSE_NOISE = 0.002
+"""Noise on a coordinate of the mean gradient from which on Adam's steps are mostly noise."""
+PIECE = 16_384
+"""Examples in memory at once."""
+SMALL_TABLES = 1 << 16
+"""Coordinates of all tables up to which choosing rows saves nothing that matters."""
+ROWS_PER_UNIT_OF_SIGNAL = 0.02
+"""FEST: rows kept for each unit of ``mu * examples``, the size of the data in units of its noise."""
+PLAIN = (
+    (50_000, 64, 1.0, 0.3, 20.0),
+    (2_000_000, 256, 2.0, 0.3, 20.0),
+    (math.inf, 1024, 3.0, 0.2, 50.0),
+)
+"""Without privacy, up to so many examples: batch, epochs, learning rates of the dense layers and of the tables. Passes
+over few examples are learnt by heart."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Settings of a run, named as in ``RunConfig``, and why: ``reasons`` has a line for each."""
+
+    algorithm: str
+    epochs: float
+    expected_batch_size: int
+    physical_batch_size: int | None
+    max_grad_norm: float
+    optimizer: str
+    learning_rate: float
+    table_optimizer: str
+    table_learning_rate: float
+    table_scale: float
+    selection: dict[str, float | int] = field(default_factory=dict)
+    """Settings of the selection of rows, where the algorithm has one."""
+    noise_multiplier: float | None = None
+    steps: int = 1
+    reasons: dict[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    def settings(self) -> dict[str, Any]:
+        """The fields of ``RunConfig`` that it chooses, ``table_scale`` aside, which is the model's."""
+        others = ("table_scale", "selection", "noise_multiplier", "steps", "reasons", "warnings")
+        chosen = {name: value for name, value in vars(self).items() if name not in others}
+        return {**chosen, **self.selection}
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields as plain values, for JSON."""
+        return {**asdict(self), "warnings": list(self.warnings)}
+
+
+def recipe(
+    *,
+    examples: int,
+    tables: Sequence[TableShape],
+    epsilon: float | None,
+    delta: float | None = None,
+    released: Released = "final",
+    algorithm: str | None = None,
+    units: int | None = None,
+    rows_per_unit: int = 1,
+    max_epochs: float = MOST_EPOCHS,
+    optimizer: Literal["adam", "sgd"] = "adam",
+    table_scale: float = TABLE_SCALE,
+) -> Recipe:
+    """Choose the settings of a run. Nothing but public numbers is read.
+
+    Parameters
+    ----------
+    examples, tables
+        Training examples, and the shapes of the embedding tables.
+    epsilon, delta
+        The budget; None for the baseline without privacy. Delta defaults to ``1 / (10 n)``.
+    released
+        Whether only the final model leaves, or the model after every step (streaming, several processes).
+    algorithm
+        Settings for this one; default: the recipe chooses.
+    units, rows_per_unit
+        Where privacy is for units (users) that have up to ``rows_per_unit`` examples each: how many units there are.
+        A batch is then a number of units.
+    max_epochs
+        The most passes over the data that a private run may take.
+    optimizer
+        Of the dense layers.
+    table_scale
+        By how much the model multiplies its tables; 1 where it does not.
+    """
+    examples, shapes = check_count("examples", examples), check_tables(tables)
+    rows_per_unit = check_count("rows_per_unit", rows_per_unit)
+    table_scale = check_positive("table_scale", table_scale)
+    if epsilon is None or algorithm == "non-private":
+        return _without_privacy(examples)
+    members = examples if units is None else check_count("units", units)
+    epsilon = check_epsilon(epsilon)
+    delta = check_delta(default_delta(members) if delta is None else delta)
+    batch = _Batch.chosen(members, epsilon, delta, check_positive("max_epochs", max_epochs))
+    chosen, why = _algorithm(shapes, released, algorithm)
+    clip = CLIP if table_scale != 1.0 else CLIP_UNSCALED
+    noise = batch.noise_multiplier * clip / batch.size
+    table_rate = TABLE_NOISE / (math.sqrt(batch.steps) * noise * table_scale)
+    dense_rate = (DENSE_RATE if optimizer == "adam" else DENSE_RATE_SGD) * min(1.0, DENSE_NOISE / noise)
+    return Recipe(
+        algorithm=chosen,
+        epochs=batch.epochs,
+        expected_batch_size=batch.size,
+        physical_batch_size=max(1, PIECE // rows_per_unit) if batch.size * rows_per_unit > PIECE else None,
+        max_grad_norm=clip,
+        optimizer=optimizer,
+        learning_rate=_rounded(dense_rate),
+        table_optimizer="sgd",
+        table_learning_rate=_rounded(table_rate),
+        table_scale=table_scale,
+        selection=_selection(chosen, shapes, members, batch),
+        noise_multiplier=batch.noise_multiplier,
+        steps=batch.steps,
+        reasons={"algorithm": why, **_reasons(batch, clip, noise, table_scale)},
+        warnings=_warnings(chosen, shapes, members, epsilon),
+    )
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Batch, epochs and the noise that they need."""
+
+    size: int
+    epochs: float
+    steps: int
+    noise_multiplier: float
+    mu: float
+    is_limited: bool
+
+    @classmethod
+    def chosen(cls, members: int, epsilon: float, delta: float, max_epochs: float) -> _Batch:
+        """``STEPS`` steps at the knee of the noise, or as near as ``max_epochs`` allow.
+
+        In the Gaussian limit the budget is ``mu = q sqrt(T (e^(1/sigma^2) - 1))``, solved for the sampling rate q.
+        """
+        mu = 1.0 / analytic_gaussian_sigma(epsilon, delta)
+        rate = mu / math.sqrt(STEPS * math.expm1(NOISE_AT_KNEE**-2))
+        limited = rate * STEPS > max_epochs
+        rate = min(rate, max_epochs / STEPS, 1.0)
+        size = min(members, max(1, round(rate * members)))
+        steps = min(STEPS, max(1, math.floor(max_epochs * members / size)))
+        epochs = steps / steps_per_epoch(size / members)
+        budget = RunBudget.checked(epsilon, delta, members, size, epochs)
+        return cls(size, epochs, budget.steps, budget.calibrate(), mu, limited)
+
+
+def _algorithm(shapes: Sequence[TableShape], released: Released, asked: str | None) -> tuple[str, str]:
+    """The algorithm, and why."""
+    if asked is not None:
+        return asked, "as asked"
+    if released == "final":
+        return "lazy", (
+            "only the final model leaves, so noise on rows that nobody reads can wait: DP-SGD's model at the "
+            "price of the rows that are read"
+        )
+    size = sum(table.size for table in shapes)
+    if size <= SMALL_TABLES:
+        return (
+            "dp-sgd",
+            f"the tables have {size:,} coordinates in all: choosing rows would lose more than it saves",
+        )
+    return "adafest", (
+        f"every step leaves, and the tables have {size:,} coordinates: noise goes to the rows that a step reads "
+        "often; for data that do not drift, fest is as good and smaller"
+    )
+
+
+def _selection(
+    algorithm: str, shapes: Sequence[TableShape], members: int, batch: _Batch
+) -> dict[str, float | int]:
+    """Settings of the selection: choose in every table that is larger than a batch's reads can make worthwhile."""
+    if algorithm == "adafest":
+        return {"noise_ratio": 2.0, "always_on_rows": 0}
+    if algorithm in ("fest", "adafest+"):
+        rows = round(ROWS_PER_UNIT_OF_SIGNAL * batch.mu * members)
+        total = sum(table.rows for table in shapes)
+        return {"rows": min(max(rows, 100), total), "fest_mu": default_mu(members), "always_on_rows": 0}
+    return {}
+
+
+def _reasons(batch: _Batch, clip: float, noise: float, scale: float) -> dict[str, str]:
+    """A line for each choice but the algorithm."""
+    limit = (
+        "as large as max_epochs allow" if batch.is_limited else "larger would lower the noise by 12% at most"
+    )
+    scaled = f"; the model multiplies its tables by {scale:g}, so that they share it" if scale != 1.0 else ""
+    return {
+        "expected_batch_size": f"noise multiplier {batch.noise_multiplier:.2f}: {limit}",
+        "epochs": f"{batch.steps:,} steps, enough for these rates",
+        "max_grad_norm": f"above the norm of most examples{scaled}",
+        "optimizer": "finds the scale of each layer's gradient from the released gradients, at no price",
+        "learning_rate": (
+            f"noise on the mean gradient is {noise:.2g} a coordinate: "
+            + ("lowered, its steps would be noise" if noise > DENSE_NOISE else "small")
+        ),
+        "table_optimizer": "rows that are read seldom move little, and lazy noise is exact for it",
+        "table_learning_rate": f"noise on a coordinate as the network reads it ends at {TABLE_NOISE:g}",
+    }
+
+
+def _warnings(algorithm: str, shapes: Sequence[TableShape], members: int, epsilon: float) -> tuple[str, ...]:
+    """What the user should know before training."""
+    found = []
+    selects = algorithm not in ("lazy", "dp-sgd")
+    total = sum(table.size for table in shapes)
+    small = sum(table.size for table in shapes if table.rows <= DEFAULT_ALWAYS_ON_ROWS)
+    if selects and small > 0.5 * total:
+        found.append(
+            f"{small / total:.0%} of the tables' coordinates are in tables of at most {DEFAULT_ALWAYS_ON_ROWS} rows: "
+            f"{algorithm} makes the gradient at most {total / max(small, 1):.1f} times smaller; dp-sgd loses less"
+        )
+    if members * epsilon < 3000:
+        found.append(
+            f"{members:,} examples at epsilon {epsilon:g} are few: expect little more than the mean click rate"
+        )
+    return tuple(found)
+
+
+def _without_privacy(examples: int) -> Recipe:
+    """The baseline: small batches; plain SGD, under which rows that are read seldom do not learn them by heart."""
+    _, batch, epochs, rate, table_rate = next(each for each in PLAIN if examples <= each[0])
+    batch = min(batch, max(1, examples // 10))
+    return Recipe(
+        algorithm="non-private",
+        epochs=epochs,
+        expected_batch_size=batch,
+        physical_batch_size=None,
+        max_grad_norm=CLIP_UNSCALED,
+        optimizer="sgd",
+        learning_rate=rate,
+        table_optimizer="sgd",
+        table_learning_rate=table_rate,
+        table_scale=1.0,
+        steps=math.ceil(epochs * examples / batch),
+        reasons={
+            "algorithm": "as asked",
+            "expected_batch_size": "without noise small batches learn most from each example",
+            "epochs": "later passes learn single examples by heart",
+            "max_grad_norm": "not used without privacy",
+            "optimizer": "plain SGD",
+            "learning_rate": "the highest that was stable on all data sets",
+            "table_optimizer": "rows that are read seldom move little",
+            "table_learning_rate": "the best of a small grid on all data sets",
+        },
+    )
+
+
+def _rounded(value: float) -> float:
+    """Two significant digits: the rest would pretend to be known."""
+    return float(f"{value:.2g}")

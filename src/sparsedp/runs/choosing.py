@@ -1,0 +1,125 @@
+"""Choosing what a config leaves open: the recipe for the run's data, resolved once into the run's own config."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sparsedp.core.tables import TableShape
+from sparsedp.data import ClickData
+from sparsedp.data.schema import Schema
+from sparsedp.planning.recipes import TABLE_SCALE, Recipe, recipe
+from sparsedp.runs.config import Choices, RunConfig
+from sparsedp.runs.sources import open_data, split, split_periods
+from sparsedp.runs.text_config import TextConfig
+
+WIDTH = 8
+HIDDEN = (64, 32)
+"""A small network: noise on every weight of a large one would cost more than its size gives."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A config without gaps, and the recipe that filled them."""
+
+    config: RunConfig
+    recipe: Recipe
+    filled: tuple[str, ...]
+    """The settings that the recipe chose."""
+    examples: int
+    """How many the guarantee is for."""
+
+    @property
+    def delta(self) -> float:
+        """Of the run."""
+        return self.config.delta_for(self.examples)
+
+    def lines(self) -> list[str]:
+        """One line a choice, with its reason, then warnings."""
+        lines = []
+        for name in self.filled:
+            value, reason = getattr(self.config, name), self.recipe.reasons.get(name)
+            lines.append(f"{name} {_text(value)}" + (f": {reason}" if reason else ""))
+        return [*lines, *(f"warning: {warning}" for warning in self.recipe.warnings)]
+
+
+def completed(config: RunConfig, *, processes: bool = False) -> tuple[RunConfig, list[str]]:
+    """The config without gaps, and a line for each setting that was chosen."""
+    if isinstance(config, TextConfig) or config.is_complete:
+        return config, []
+    made = choose(config, open_data(config.data), processes=processes)
+    return made.config, made.lines()
+
+
+def choose(config: RunConfig, data: ClickData, *, processes: bool = False) -> Chosen:
+    """Fill the gaps of ``config`` for ``data``; ``processes``: it will train on several of them."""
+    examples = _training_rows(config, data)
+    options = _model_options(config, data.schema)
+    every_step = processes or config.period is not None or config.table_optimizer not in (None, "sgd")
+    made = recipe(
+        examples=examples,
+        tables=tables_of(data.schema, options),
+        epsilon=config.epsilon,
+        delta=config.delta,
+        released="steps" if every_step else "final",
+        algorithm=config.algorithm,
+        optimizer=config.optimizer or "adam",
+        table_scale=options.get("table_scale", 1.0),
+    )
+    offered: dict[str, Any] = {**made.settings(), "model_options": options}
+    if config.learning_rate is not None:
+        offered["optimizer"] = "sgd"  # a rate without an optimiser is meant for the plain one
+    if config.algorithm is not None:  # its selection keeps the documented defaults
+        offered = {name: value for name, value in offered.items() if name not in made.selection}
+    if all(getattr(config, name) is not None for name in Choices._fields):
+        offered.pop("physical_batch_size")  # nothing of the batch was left to the recipe
+    filled = {
+        name: value
+        for name, value in offered.items()
+        if value is not None and (name not in config.model_fields_set or getattr(config, name) is None)
+    }
+    filled = {name: value for name, value in filled.items() if getattr(config, name) != value}
+    complete = RunConfig.parse({**config.model_dump(), **filled})
+    return Chosen(complete, made, tuple(filled), examples)
+
+
+def plan_for(source: str, **settings: Any) -> Chosen:
+    """What a run on this data would train with."""
+    config = RunConfig.parse({"data": source, **settings})
+    return choose(config, open_data(config.data))
+
+
+def tables_of(schema: Schema, options: dict[str, Any]) -> list[TableShape]:
+    """The tables that a click model has for this schema."""
+    sizes = [*schema.vocabulary_sizes, *(feature.rows for feature in schema.multi_hot)]
+    widths = options.get("dims") or [options.get("dim", WIDTH)] * len(sizes)
+    return [
+        TableShape(f"table-{number}", rows, width)
+        for number, (rows, width) in enumerate(zip(sizes, widths, strict=True), start=1)
+    ]
+
+
+def _training_rows(config: RunConfig, data: ClickData) -> int:
+    """How many examples a guarantee is for: of a streaming run the shortest period's."""
+    if config.period is not None:
+        return min(len(period) for period in split_periods(config, data)[0])
+    return len(split(config, data)[0])
+
+
+def _model_options(config: RunConfig, schema: Schema) -> dict[str, Any]:
+    """The config's own, and of the default model what private training likes where nothing is said."""
+    options = dict(config.model_options)
+    if config.model != "pctr":
+        return options
+    if not options:
+        options = {"hidden": list(HIDDEN), "dims": [WIDTH] * len(schema.vocabulary_sizes)}
+    rates = (config.learning_rate, config.table_learning_rate, config.max_grad_norm)
+    if config.is_private and all(rate is None for rate in rates):
+        options.setdefault("table_scale", TABLE_SCALE)
+    return options
+
+
+def _text(value: Any) -> str:
+    return (
+        f"{value:,g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+    )

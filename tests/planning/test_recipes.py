@@ -1,0 +1,122 @@
+"""The recipe: from public numbers alone, at every size, with a reason for each choice."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from sparsedp.core.tables import TableShape
+from sparsedp.planning import recipe
+from sparsedp.planning.recipes import MOST_EPOCHS, PIECE, TABLE_NOISE
+
+LARGE = [TableShape("user", 1_000_000, 8), TableShape("item", 5000, 8)]
+SMALL = [TableShape("user", 600, 8), TableShape("item", 900, 8)]
+
+
+def made(**changes: Any) -> Any:
+    return recipe(**{"examples": 100_000, "tables": LARGE, "epsilon": 1.0, **changes})
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0, 50.0])
+@pytest.mark.parametrize("examples", [20, 10**4, 10**6, 10**8])
+def test_it_scales(examples: int, epsilon: float) -> None:
+    found = made(examples=examples, epsilon=epsilon)
+    assert 1 <= found.expected_batch_size <= examples
+    passes = found.steps * found.expected_batch_size / examples
+    assert passes <= MOST_EPOCHS * (1 + 1e-9)
+    pieces = found.physical_batch_size or found.expected_batch_size
+    assert pieces <= PIECE
+    assert found.noise_multiplier > 0
+    rates = (found.learning_rate, found.table_learning_rate, found.max_grad_norm)
+    assert all(0 < rate < math.inf for rate in rates)
+
+
+def test_the_noise_on_a_table_ends_where_it_should() -> None:
+    """The random walk of all steps, as the network reads it: rates follow the budget and the data."""
+    for changes in ({}, {"epsilon": 8.0}, {"examples": 10**6}, {"table_scale": 1.0}):
+        found = made(**changes)
+        a_step = found.noise_multiplier * found.max_grad_norm / found.expected_batch_size
+        walked = found.table_learning_rate * found.table_scale * a_step * math.sqrt(found.steps)
+        assert walked == pytest.approx(TABLE_NOISE, rel=0.05)
+
+
+def test_more_budget_or_data_means_longer_training() -> None:
+    assert made(epsilon=8.0).epochs > made().epochs
+    assert made(epsilon=8.0).table_learning_rate > made().table_learning_rate
+    assert made(examples=10**7).table_learning_rate > made().table_learning_rate
+    assert made(examples=10**4).learning_rate < made(examples=10**7).learning_rate
+
+
+@pytest.mark.parametrize(
+    ("changes", "algorithm"),
+    [
+        ({}, "lazy"),
+        ({"tables": SMALL}, "lazy"),
+        ({"released": "steps"}, "adafest"),
+        ({"released": "steps", "tables": SMALL}, "dp-sgd"),
+        ({"algorithm": "fest"}, "fest"),
+        ({"epsilon": None}, "non-private"),
+        ({"algorithm": "non-private"}, "non-private"),
+    ],
+)
+def test_the_algorithm_follows_what_leaves_and_how_large_the_tables_are(
+    changes: dict[str, Any], algorithm: str
+) -> None:
+    assert made(**changes).algorithm == algorithm
+
+
+def test_every_choice_has_its_reason() -> None:
+    for changes in ({}, {"released": "steps"}, {"epsilon": None}):
+        found = made(**changes)
+        reasoned = {
+            name for name in found.settings() if name not in ("physical_batch_size", *found.selection)
+        }
+        assert reasoned == set(found.reasons)
+        assert all(reason and "\n" not in reason for reason in found.reasons.values())
+
+
+def test_it_warns_of_a_selection_that_saves_nothing_and_of_little_data() -> None:
+    assert not made(algorithm="adafest").warnings
+    (warning,) = made(algorithm="adafest", tables=SMALL).warnings
+    assert "100% of the tables' coordinates" in warning
+    (warning,) = made(examples=1000).warnings
+    assert "1,000 examples at epsilon 1 are few" in warning
+
+
+def test_units_are_what_is_sampled() -> None:
+    """A batch is a number of units, the noise is that of as many examples, and memory counts their rows."""
+    alone, units = made(examples=10**5), made(examples=2 * 10**6, units=10**5, rows_per_unit=20)
+    assert units.expected_batch_size == alone.expected_batch_size
+    assert units.noise_multiplier == alone.noise_multiplier
+    assert units.physical_batch_size == PIECE // 20
+
+
+def test_a_limit_on_epochs_is_kept() -> None:
+    found = made(epsilon=8.0, max_epochs=2.0)
+    assert found.steps * found.expected_batch_size <= 2.0 * 100_000 * (1 + 1e-9)
+    assert "max_epochs" in found.reasons["expected_batch_size"]
+
+
+def test_it_is_plain_values_in_json() -> None:
+    found = made(algorithm="fest")
+    assert json.loads(json.dumps(found.to_dict()))["selection"] == found.selection
+    assert set(found.selection) == {"rows", "fest_mu", "always_on_rows"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("examples", 0),
+        ("epsilon", -1.0),
+        ("delta", 2.0),
+        ("units", 0),
+        ("max_epochs", 0.0),
+        ("table_scale", 0.0),
+    ],
+)
+def test_a_bad_argument_is_named(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"^{name}"):
+        made(**{name: value})

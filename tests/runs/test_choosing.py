@@ -1,0 +1,86 @@
+"""What a config leaves open is chosen once, for its data; what it says is kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sparsedp.runs import RunConfig
+from sparsedp.runs.choosing import Chosen, choose, completed, plan_for
+from sparsedp.runs.config import Choices
+from sparsedp.runs.sources import open_data, split
+
+DATA = "generated:3000x3"
+OPEN = {"data": DATA, "epsilon": 2.0}
+
+
+def chosen(**changes: Any) -> Chosen:
+    return choose(RunConfig.parse({**OPEN, **changes}), open_data(DATA))
+
+
+def test_every_gap_is_filled_from_the_recipe() -> None:
+    made = chosen()
+    assert made.config.is_complete
+    assert made.config.algorithm == made.recipe.algorithm == "lazy"
+    assert made.config.choices == Choices(**{name: getattr(made.recipe, name) for name in Choices._fields})
+    assert made.config.model_options["table_scale"] == made.recipe.table_scale
+    assert set(made.filled) == {"algorithm", "model_options", *Choices._fields}
+    assert len(made.lines()) == len(made.filled) + len(made.recipe.warnings)
+    training = split(made.config, open_data(DATA))[0]
+    assert (made.examples, made.delta) == (len(training), 1 / (10 * len(training)))
+
+
+def test_what_is_given_is_kept() -> None:
+    given = {"epochs": 0.5, "expected_batch_size": 70, "max_grad_norm": 3.0, "algorithm": "adafest"}
+    made = chosen(**given, physical_batch_size=50, noise_ratio=7.0)
+    for name, value in {**given, "physical_batch_size": 50, "noise_ratio": 7.0}.items():
+        assert getattr(made.config, name) == value
+        assert name not in made.filled
+    assert made.config.always_on_rows == RunConfig.model_fields["always_on_rows"].default
+    assert (
+        "table_scale" not in made.config.model_options
+    )  # the clipping norm was meant for the model as it is
+
+
+def test_a_rate_without_an_optimiser_is_for_plain_sgd() -> None:
+    assert chosen(learning_rate=0.5).config.optimizer == "sgd"
+    assert chosen(optimizer="sgd").config.choices.learning_rate != chosen().config.choices.learning_rate
+
+
+@pytest.mark.parametrize(
+    "changes", [{"period": 1}, {"table_optimizer": "adagrad"}], ids=["streaming", "another optimiser"]
+)
+def test_where_lazy_noise_does_not_hold_rows_are_selected(changes: dict[str, Any]) -> None:
+    made = chosen(**changes)
+    assert made.config.algorithm == "adafest"
+    assert made.config.noise_ratio == made.recipe.selection["noise_ratio"]
+
+
+def test_several_processes_release_every_step() -> None:
+    config, _ = completed(RunConfig.parse(OPEN), processes=True)
+    assert config.algorithm == "adafest"
+
+
+def test_a_stream_is_planned_for_its_shortest_period() -> None:
+    assert chosen(period=1).examples <= 1000
+
+
+def test_a_complete_config_is_left_alone() -> None:
+    whole = chosen().config
+    assert completed(whole) == (whole, [])
+
+
+def test_the_baseline_has_settings_of_its_own() -> None:
+    made = plan_for(DATA, algorithm="non-private")
+    assert made.config.is_complete
+    assert not made.config.is_private
+    assert "table_scale" not in made.config.model_options
+
+
+def test_choices_are_refused_before_they_are_made() -> None:
+    config = RunConfig.parse(OPEN)
+    with pytest.raises(ValueError, match=r"^algorithm: not chosen yet"):
+        config.method  # noqa: B018
+    with pytest.raises(ValueError, match=r"^epochs: not chosen yet"):
+        config.choices  # noqa: B018
