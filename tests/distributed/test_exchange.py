@@ -7,6 +7,7 @@ from support.processes import Processes
 
 from sparsedp.accounting import BudgetExceeded
 from sparsedp.distributed import Exchange
+from sparsedp.distributed.exchange import HEAD
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
@@ -21,7 +22,7 @@ def test_arrays_of_any_type_and_size_reach_their_rank(processes: Processes, rank
 
 def test_bytes_to_others_are_counted(processes: Processes) -> None:
     for rank, (sent, messages) in enumerate(processes.run(counted, ranks=4)):
-        assert sent == {"test": 3 * 80 + 3 * 16}  # ten numbers of 8 bytes, and their type and number
+        assert sent == {"test": 3 * 80 + 3 * HEAD}  # ten numbers of 8 bytes, and what announces them
         assert messages == {"test": 6}
         assert rank < 4
 
