@@ -124,7 +124,9 @@ def read_state(path: Path) -> dict[str, Any]:
     """A state from a file; refuses any other file."""
     try:
         state = torch.load(path, weights_only=True)
-    except (RuntimeError, EOFError, KeyError, ValueError, UnpicklingError) as error:
+    except FileNotFoundError:
+        raise
+    except (OSError, RuntimeError, EOFError, KeyError, ValueError, UnpicklingError) as error:
         raise ValueError(f"resume: {path} is not a readable checkpoint ({error})") from error
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         raise ValueError(f"resume: {path} is not a checkpoint of format {FORMAT}")

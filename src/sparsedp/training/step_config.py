@@ -46,8 +46,13 @@ class StepConfig:
         return EpsilonCap(self.target_epsilon, self.target_delta, self.planned_steps or 0)
 
 
-def sampling_of(data_loader: Any, expected_batch_size: float | None, poisson: bool) -> Sampling:
-    """The sampling of a loader; refuses a loader that cannot be sampled so."""
+def sampling_of(
+    data_loader: Any, expected_batch_size: float | None, poisson: bool, examples: int | None = None
+) -> Sampling:
+    """The sampling of a loader; refuses a loader that cannot be sampled so.
+
+    ``examples`` counts those of all loaders, where this one has some of them.
+    """
     if not poisson:
         batch = expected_batch_size or getattr(data_loader, "batch_size", None)
         if batch is None:
@@ -55,7 +60,7 @@ def sampling_of(data_loader: Any, expected_batch_size: float | None, poisson: bo
         check_once(data_loader)
         return positive("expected_batch_size", batch), 1.0, False, _length(data_loader)
     check_loader(data_loader)
-    examples = len(data_loader.dataset)
+    examples = examples or len(data_loader.dataset)
     batch = expected_batch_size or data_loader.batch_size
     if batch is None:
         raise ValueError("expected_batch_size must be given: the loader has no batch_size")
