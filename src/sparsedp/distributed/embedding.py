@@ -16,7 +16,6 @@ from typing_extensions import override
 from sparsedp.clipping import register_layer_rule
 from sparsedp.clipping.layers.embedding import EmbeddingRule
 from sparsedp.clipping.layers.embedding_bag import EmbeddingBagRule
-from sparsedp.core.arrays import I64
 from sparsedp.distributed.exchange import Exchange, default_exchange
 from sparsedp.distributed.ownership import Routes
 from sparsedp.distributed.shards import By, RowShards, narrow
@@ -86,7 +85,9 @@ class ShardedTable(nn.Module):
         generator = torch.Generator().manual_seed(seed + self.exchange.rank)
         self.weight.normal_(0.0, self._std, generator=generator)
         if self.padding_idx is not None:
-            self._write(np.array([self.padding_idx]), torch.zeros(1, self.embedding_dim))
+            position = int(self.shards.positions(np.array([self.padding_idx]))[0])
+            if position in self.span:
+                self.weight[position - self.span.start] = 0.0
 
     @torch.no_grad()
     def load_rows(self, table: Tensor) -> None:
@@ -104,11 +105,6 @@ class ShardedTable(nn.Module):
         parts = self.exchange.all_gather("tables", [_as_bytes(self.weight.detach()).ravel()])
         joined = _from_bytes(np.concatenate([part for (part,) in parts]), self.weight)
         return joined[torch.from_numpy(self.shards.positions(np.arange(self.num_embeddings)))]
-
-    def _write(self, ids: I64, rows: Tensor) -> None:
-        positions = self.shards.positions(ids)
-        own = np.flatnonzero(self.shards.owners(positions) == self.exchange.rank)
-        self.weight[torch.from_numpy(positions[own] - self.span.start)] = rows[torch.from_numpy(own)]
 
     def _distinct_rows(self, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The distinct ids of a call, their rows, and the index of each id among them."""
