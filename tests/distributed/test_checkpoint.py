@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from support.distributed_jobs import checkpointed, exported, half_saved
+from support.distributed_sessions import parts, unlike_checkpoints
 from support.processes import Processes
 
 
@@ -53,6 +54,32 @@ def test_an_export_has_every_row_once(processes: Processes, tmp_path: Path, shar
     assert {*found} == {*results[0]["weights"]}
     for name, value in results[0]["weights"].items():
         assert (found[name] == value).all()
+
+
+def test_frozen_and_shared_tables_are_parts_too(processes: Processes, tmp_path: Path) -> None:
+    saved = processes.run(parts, str(tmp_path), False, ranks=2)
+    frozen = np.arange(102.0).reshape(51, 2)
+    for ranks in (2, 3):
+        for tables, _ in [*saved, *processes.run(parts, str(tmp_path), True, ranks=ranks)]:
+            np.testing.assert_array_equal(tables[0], frozen)
+            np.testing.assert_array_equal(tables[1], saved[0][0][1])
+            np.testing.assert_array_equal(tables[2], saved[0][0][1])
+    assert {*load_file(tmp_path / "model.safetensors")} == {"out.weight", "out.bias"}
+    for _, refusals in saved:
+        assert [text.partition(":")[0] for text in refusals] == ["module 'also'"] * 2 + ["module 'second'"]
+
+
+def test_a_checkpoint_of_another_kind_is_refused_in_one_line(processes: Processes, tmp_path: Path) -> None:
+    for told in processes.run(unlike_checkpoints, str(tmp_path), ranks=2):
+        assert "'0.weight' divided by 'hash', and this run divided by 'range'" in told["by range"]
+        assert "'0.weight' divided by 'hash', and this run whole" in told["whole"]
+        assert told["the same"] == "nothing"
+        assert "rows is not readable" in told["rows/__1_0.distcp"]
+        assert "state.pt is not a readable checkpoint" in told["state.pt"]
+        assert not any("\n" in text for text in told.values())
+    folders = sorted(path.name for path in tmp_path.iterdir() if path.is_dir())
+    assert len(folders) == 2, "one checkpoint"
+    assert folders[1] == "step-results", "what is not ours stays"
 
 
 def test_a_save_that_fails_leaves_the_last_checkpoint(processes: Processes, tmp_path: Path) -> None:

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.distributed_jobs import drop_in, drop_in_alone, large_table, refused_tables, traffic
+from support.distributed_jobs import (
+    drop_in,
+    drop_in_alone,
+    half_precision,
+    large_table,
+    refused_tables,
+    traffic,
+)
 from support.processes import Processes
 
 
@@ -25,6 +32,11 @@ def test_outputs_and_gradients_are_those_of_torch(processes: Processes, ranks: i
 def test_shards_begin_with_other_numbers_in_every_rank(processes: Processes) -> None:
     first, second = (result["first rows"] for result in processes.run(drop_in, ranks=2))
     assert (first != second).all()
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float16", "float64"])
+def test_rows_of_any_float_travel(processes: Processes, kind: str) -> None:
+    assert processes.run(half_precision, kind, ranks=2) == [True, True]
 
 
 def test_wrong_arguments_are_refused_by_name(processes: Processes) -> None:

@@ -16,8 +16,10 @@ from support.distributed_killed import DELTA, TARGET, draws, run_with_kills
 from support.distributed_sessions import (
     budget,
     charged_first,
+    ledger_refusal,
     refusals,
     sampled,
+    shard_refusals,
     shard_sampling,
     unlike_settings,
 )
@@ -72,9 +74,28 @@ def test_what_several_ranks_cannot_do_is_refused_by_name(processes: Processes) -
             assert start in message
 
 
-def test_settings_that_differ_between_ranks_are_refused(processes: Processes) -> None:
-    for message in processes.run(unlike_settings, ranks=2):
-        assert "make_private: must be the same in all processes" in message
+def test_settings_that_differ_between_ranks_are_refused(processes: Processes, tmp_path: Path) -> None:
+    """A rank with a seed above all: the noise of its rows would be known, and rank 0 would claim epsilon."""
+    engine = {"noise", "seed", "data", "ledger"}
+    for messages in processes.run(unlike_settings, str(tmp_path), ranks=2):
+        for name, message in messages.items():
+            who = "DistributedEngine" if name in engine else "make_private"
+            assert message.startswith(f"{who}: must be the same in all processes"), (name, message)
+
+
+def test_shards_are_refused_in_all_ranks_or_in_none(processes: Processes) -> None:
+    first, second = processes.run(shard_refusals, ranks=2)
+    assert second["empty"] == "data_loader has an empty dataset"
+    assert first["empty"] == "rank 1: data_loader has an empty dataset"
+    for messages in (first, second):
+        assert messages["large"] == "nothing"
+        assert messages["larger"].startswith("expected_batch_size 70 is larger than the dataset of 60")
+
+
+def test_a_ledger_that_rank_0_cannot_open_is_an_error_of_all(processes: Processes, tmp_path: Path) -> None:
+    (tmp_path / "run.ledger").write_text("something else")
+    for message in processes.run(ledger_refusal, str(tmp_path / "run.ledger"), ranks=2):
+        assert "run.ledger" in message
 
 
 @pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])

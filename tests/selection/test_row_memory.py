@@ -102,7 +102,7 @@ def test_a_state_that_is_not_this_memory_s_is_refused(fault: str) -> None:
     memory.observe(ints(1, 2))
     state = memory.state_dict()
     memory.load_state_dict(state)
-    with pytest.raises(ValueError, match="^memory: "):
+    with pytest.raises(ValueError, match=r"^memory: "):
         memory.load_state_dict({**state, **BAD_STATES[fault]})
     assert memory.ids.tolist() == [1, 2]
 

@@ -16,8 +16,9 @@ from torch.utils.data import DataLoader, TensorDataset
 import sparsedp as sdp
 from sparsedp.core.counts import contains
 from sparsedp.distributed import DistributedEngine, Exchange, ShardedEmbedding
+from sparsedp.distributed.rank_sums import RankSums
 from sparsedp.distributed.session import part_of_rank
-from sparsedp.distributed.step import DistributedStep, RankSums
+from sparsedp.distributed.step import DistributedStep
 from sparsedp.rows import RowGradient
 from sparsedp.training.step import StepGradient
 

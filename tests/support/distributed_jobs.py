@@ -337,6 +337,26 @@ def drop_in_alone(ranks: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     return values, {name: table.weight.grad.numpy() for name, table in tables.items()}  # type: ignore[union-attr]
 
 
+def half_precision(exchange: Exchange, kind: str) -> bool:
+    """Outputs, a gradient of two passes and new numbers of a table in a type that numpy may not know."""
+    torch.manual_seed(1)
+    dtype = getattr(torch, kind)
+    alone = nn.Embedding(11, 3, padding_idx=2, dtype=dtype)
+    table = ShardedEmbedding(11, 3, padding_idx=2, dtype=dtype, exchange=exchange)
+    table.load_rows(alone.weight)
+    ids = torch.tensor([[5, 2, 5], [10, 0, 4]])
+    same = bool(torch.equal(table(ids), alone(ids)))
+    for _ in range(1 if dtype == torch.float16 else 2):  # torch does not add sparse float16
+        table(ids[:1] if exchange.rank else ids[1:]).sum().backward()
+        alone(ids).sum().backward()
+    table.load_rows(table.whole_table() * 0)
+    with torch.no_grad():
+        table.weight += table.weight.grad.to_dense()  # type: ignore[union-attr]
+    same &= torch.equal(table.whole_table(), alone.weight.grad)  # type: ignore[arg-type]
+    table.reset_parameters()
+    return same and (table.whole_table() == 0).all(1).nonzero().flatten().tolist() == [2]
+
+
 def refused_tables(exchange: Exchange) -> list[str]:
     table = ShardedEmbedding(9, 2, exchange=exchange)
     cases: list[Callable[[], Any]] = [

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import sparsedp as sdp
@@ -143,13 +144,133 @@ def refusals(exchange: Exchange) -> dict[str, str]:
     return messages
 
 
-def unlike_settings(exchange: Exchange) -> str:
-    rows = {"0": [1, 2, 3 + exchange.rank]}
+def unlike_settings(exchange: Exchange, folder: str) -> dict[str, str]:
+    """What is said to settings that are not the same in all processes."""
+    other = exchange.rank == 1
+
+    def model(table: nn.Module | None = None, buffer: bool = False, **options: Any) -> dict[str, Any]:
+        module = nn.Sequential(table or nn.Embedding(50, 2), nn.Flatten(), nn.Linear(4, 1))
+        if buffer:
+            module.register_buffer("places", torch.zeros(3))
+        return {"module": module, "optimizer": torch.optim.SGD(module.parameters(), **{"lr": 0.1, **options})}
+
+    cases: dict[str, dict[str, Any]] = {
+        "rows": {"selection": sdp.FEST({"0": [1, 2, 3 + other]})},
+        "learning rate": model(lr=0.2 if other else 0.1),
+        "buffers": model(buffer=other),
+        "division": model(ShardedEmbedding(50, 2, by="hash" if other else "range", exchange=exchange)),
+        "loss": {"loss_reduction": "sum" if other else "mean"},
+        "noise": {"seed": 1, "secure": False} if other else {},
+        "seed": {"seed": 1 + other, "secure": False},
+        "data": {"dataset": "shard" if other else "whole"},
+        "ledger": {} if other else {"ledger": folder + "/run.ledger"},
+    }
+    return {name: _refusal(lambda case=case: start(exchange, **case)) for name, case in cases.items()}  # type: ignore[misc]
+
+
+def shard_refusals(exchange: Exchange) -> dict[str, str]:
+    """A shard without examples, a batch larger than a shard, and one larger than all."""
+    empty = 0 if exchange.rank == 1 else 30
+    return {
+        "empty": _refusal(lambda: start(exchange, dataset="shard", examples=empty, expected_batch_size=6)),
+        "large": _refusal(lambda: start(exchange, dataset="shard", examples=30, expected_batch_size=40)),
+        "larger": _refusal(lambda: start(exchange, dataset="shard", examples=30, expected_batch_size=70)),
+    }
+
+
+def ledger_refusal(exchange: Exchange, path: str) -> str:
+    return _refusal(lambda: start(exchange, ledger=path))
+
+
+def _refusal(act: Callable[[], Any]) -> str:
     try:
-        start(exchange, selection=sdp.FEST(rows))
-    except ValueError as error:
+        engine, _ = act()
+    except (ValueError, RuntimeError) as error:
         return str(error)
+    engine.detach()
     return "nothing"
+
+
+class Parts(nn.Module):
+    """A sharded table that is frozen, and one that two modules share; ``also`` shares it too."""
+
+    def __init__(self, exchange: Exchange, by: Any = "hash", also: nn.Module | None = None) -> None:
+        super().__init__()
+        self.frozen = ShardedEmbedding(51, 2, by=by, exchange=exchange).requires_grad_(False)
+        self.first = ShardedEmbedding(51, 3, by=by, exchange=exchange)
+        self.second = ShardedEmbedding(51, 3, by=by, exchange=exchange)
+        self.second.weight = self.first.weight
+        if also is not None:
+            self.also = also
+            self.also.weight = self.first.weight
+        self.frozen.load_rows(torch.arange(102.0).view(51, 2))
+        self.out = nn.Linear(16, 1)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        read = [self.frozen(ids), self.first(ids), self.second(ids.flip(1))]
+        return self.out(torch.cat(read, 2).flatten(1))  # type: ignore[no-any-return]
+
+    def start(self, exchange: Exchange, **options: Any) -> tuple[Any, Private]:
+        trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        optimizer = torch.optim.SGD(trained, lr=0.1)
+        return start(exchange, module=self, optimizer=optimizer, seed=1, secure=False, **options)
+
+    def tables(self) -> list[Any]:
+        """All whole tables, also under a second name."""
+        return [table.whole_table().numpy() for table in (self.frozen, self.first, self.second)]
+
+
+def parts(exchange: Exchange, folder: str, resume: bool) -> tuple[list[Any], list[str]]:
+    """The tables after a step and a save, or after a resume; and what a second division of a table is told."""
+    model = Parts(exchange)
+    engine, private = model.start(exchange)
+    if resume:
+        engine.resume(folder)
+    else:
+        for ids, _ in private.data_loader:
+            step(private, ids)
+            break
+        engine.save(folder)
+        engine.export(Path(folder) / "model.safetensors", delta=1e-3, allow_not_private=True)
+    tables = model.tables()
+    engine.detach()
+    wholes = [nn.Linear(3, 51, bias=False), nn.Embedding(51, 3)]
+    refused = [Parts(exchange, also=whole) for whole in wholes]
+    refused.append(Parts(exchange))
+    refused[-1].second.shards = replace(refused[-1].second.shards, by="range")
+    return tables, [_refusal(lambda model=model: model.start(exchange)) for model in refused]  # type: ignore[misc]
+
+
+def unlike_checkpoints(exchange: Exchange, folder: str) -> dict[str, str]:
+    """What ``resume`` says to a checkpoint of tables that are divided in another way, and to damaged files."""
+
+    def resumed(table: nn.Module) -> str:
+        model = nn.Sequential(table, nn.Flatten(), nn.Linear(4, 1))
+        engine, _ = start(exchange, module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+        try:
+            engine.resume(folder)
+        except ValueError as error:
+            return str(error)
+        finally:
+            engine.detach()
+        return "nothing"
+
+    (Path(folder) / "step-results").mkdir(exist_ok=True)
+    for _ in range(2):  # the second save removes the first one
+        engine, _ = start(exchange, sharded=True)
+        engine.save(folder)
+        engine.detach()
+    told = {
+        "by range": resumed(ShardedEmbedding(50, 2, by="range", exchange=exchange)),
+        "whole": resumed(nn.Embedding(50, 2)),
+        "the same": resumed(ShardedEmbedding(50, 2, exchange=exchange)),
+    }
+    for name in ("rows/__1_0.distcp", "state.pt"):
+        if exchange.is_root:
+            (file,) = Path(folder).glob(f"step-*-*/{name}")
+            file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+        told[name] = resumed(ShardedEmbedding(50, 2, exchange=exchange))
+    return told
 
 
 def top_k(exchange: Exchange, sharded: bool, ledger: str) -> dict[str, Any]:

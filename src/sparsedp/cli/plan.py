@@ -142,7 +142,7 @@ def _recipe_for(data: str, epsilon: float, delta: float | None, others: list[str
 
     chosen = plan_for(data, epsilon=epsilon, delta=delta)
     if as_json:
-        typer.echo(json.dumps({**chosen.recipe.to_dict(), "settings": chosen.config.model_dump(mode="json")}))
+        typer.echo(json_text({**chosen.recipe.to_dict(), "settings": chosen.config.model_dump(mode="json")}))
         return
     made, config = chosen.recipe, chosen.config
     typer.echo(

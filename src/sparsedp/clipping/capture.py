@@ -99,6 +99,7 @@ class Capture:
             raise ValueError(f"module: must be a torch.nn.Module, not {type(module).__name__}")
         if loss_reduction not in ("mean", "sum"):
             raise ValueError(f"loss_reduction: must be 'mean' or 'sum', not {loss_reduction!r}")
+        self.loss_reduction = loss_reduction
         self._mean = loss_reduction == "mean"
         self._module = module
         self._recorder = Recorder(module)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,7 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
@@ -30,6 +33,10 @@ if TYPE_CHECKING:
 _LATEST = "latest"
 _STATE = "state.pt"
 _ROWS = "rows"
+_NAME = re.compile(r"step-\d+-[0-9a-f]{8}")
+
+_Part = tuple[RowShards, Tensor]
+"""How a table is divided, and this process's part of it, or of what an optimiser keeps of it."""
 
 
 def save(engine: DistributedEngine, folder: Path, extra: Mapping[str, Any] | None = None) -> None:
@@ -44,18 +51,23 @@ def save(engine: DistributedEngine, folder: Path, extra: Mapping[str, Any] | Non
         "checkpoint", lambda: f"step-{session.optimizer.steps_taken}-{secrets.token_hex(4)}"
     )
     state = state_of(engine) | {"streams": None, "ranks": exchange.size, **(extra or {})}
+    state["divided"] = _divided(session)
     parts = _take_parts(session, state)
     if parts:
         exchange.permitted("checkpoint", lambda: (folder / name).mkdir(parents=True))
-        tensors = _as_dtensors(parts, exchange, session.shards)
-        state_dict_saver.save(tensors, checkpoint_id=folder / name / _ROWS, process_group=exchange.group)
+        with _in_one_line(f"save: {folder / name / _ROWS} could not be written"):
+            state_dict_saver.save(
+                _as_dtensors(parts, exchange),
+                checkpoint_id=folder / name / _ROWS,
+                process_group=exchange.group,
+            )
 
     def finish() -> None:
         (folder / name).mkdir(parents=True, exist_ok=True)
         write_state(state, folder / name / _STATE)
         replace_file(folder / _LATEST, lambda partial: _write(partial, name))
-        for old in folder.glob("step-*"):
-            if old.name != name:
+        for old in folder.iterdir():
+            if _NAME.fullmatch(old.name) and old.name != name:
                 shutil.rmtree(old, ignore_errors=True)
 
     exchange.permitted("checkpoint", finish)
@@ -72,14 +84,43 @@ def resume(engine: DistributedEngine, folder: Path) -> dict[str, Any]:
     """
     session, exchange = engine.session, engine.exchange
     name = exchange.from_root("checkpoint", lambda: latest(folder))
-    state = read_state(folder / name / _STATE)
+    state = exchange.everywhere("checkpoint", lambda: read_state(folder / name / _STATE))
     if not exchange.is_root:  # rank 0 has the ledger, and compares it
         state["ledger"], state["torch_rng"] = None, torch.get_rng_state()
-    exchange.permitted("checkpoint", lambda: check_state(engine, state, folder / name))
+    exchange.permitted("checkpoint", lambda: _check(engine, state, folder / name))
     _load_parts(session, state, folder / name / _ROWS)
     load_state(engine, state)
     engine.reseed()
     return state
+
+
+def _check(engine: DistributedEngine, state: dict[str, Any], path: Path) -> None:
+    check_state(engine, state, path)
+    there, here = state.get("divided", {}), _divided(engine.session)
+    for name in {**there, **here}:
+        if there.get(name) != here.get(name):
+            raise ValueError(
+                f"resume: {path} has the table {name!r} {_how(there.get(name))}, and this run {_how(here.get(name))}"
+            )
+
+
+def _divided(session: DistributedSession) -> dict[str, str]:
+    """By which order the rows of each sharded table are divided."""
+    return {name: shards.by for name, (_, shards) in session.parts.items()}
+
+
+def _how(by: str | None) -> str:
+    return "whole" if by is None else f"divided by {by!r}"
+
+
+@contextmanager
+def _in_one_line(problem: str) -> Iterator[None]:
+    """Raise torch's ``CheckpointException``, which is no ``Exception``, as one that is, without its tracebacks."""
+    try:
+        yield
+    except CheckpointException as error:
+        first = next(iter(error.failures.values()))[0]
+        raise ValueError(f"{problem} ({type(first).__name__}: {first})") from error
 
 
 def export(engine: DistributedEngine, path: Path, *, delta: float, allow_not_private: bool) -> list[Path]:
@@ -88,22 +129,26 @@ def export(engine: DistributedEngine, path: Path, *, delta: float, allow_not_pri
     A file of rows has, for each sharded table, the rows and under the name with ``.ids`` the id of each.
     """
     session, exchange = engine.session, engine.exchange
-    names = {table: session.capture.tables[table].parameter_name for table in session.sharded}
     privacy = exchange.from_root(
         "export",
         lambda: export_weights(
-            engine, path, delta=delta, allow_not_private=allow_not_private, without=[*names.values()]
+            engine, path, delta=delta, allow_not_private=allow_not_private, without=[*_names(session)]
         ),
     )
-    if not names:
+    if not session.parts:
         return [path]
     own = path.with_name(f"{path.stem}.rows-{exchange.rank:05d}-of-{exchange.size:05d}{path.suffix}")
     tensors = {}
-    for table, name in names.items():
-        span = session.shards[table].span(exchange.rank)
-        tensors[name] = session.sharded[table].detach()
-        tensors[f"{name}.ids"] = torch.from_numpy(session.shards[table].ids(np.arange(span.start, span.stop)))
-    replace_file(own, lambda partial: save_file(tensors, str(partial), metadata={"privacy": privacy}))
+    for name, (parameter, shards) in session.parts.items():
+        span = shards.span(exchange.rank)
+        tensors[name] = parameter.detach()
+        tensors[f"{name}.ids"] = torch.from_numpy(shards.ids(np.arange(span.start, span.stop)))
+    exchange.everywhere(
+        "export",
+        lambda: replace_file(
+            own, lambda partial: save_file(tensors, str(partial), metadata={"privacy": privacy})
+        ),
+    )
     return [path, own]
 
 
@@ -120,79 +165,85 @@ def latest(folder: Path) -> str:
         raise ValueError(f"resume: {folder} holds no checkpoint of several processes") from None
 
 
-def _take_parts(session: DistributedSession, state: dict[str, Any]) -> dict[str, tuple[str, Tensor]]:
-    """Move what belongs to rows of sharded tables out of the state: by key, the table and this process's part."""
-    parts: dict[str, tuple[str, Tensor]] = {}
-    for table, parameter in session.sharded.items():
-        parameter_name = session.capture.tables[table].parameter_name
-        state["module"].pop(parameter_name)
-        parts[parameter_name] = (table, parameter.detach())
+def _names(session: DistributedSession) -> dict[str, nn.Parameter]:
+    """Under every name of the module's state, the parameters of which this process holds a part."""
+    parts = {id(parameter) for parameter, _ in session.parts.values()}
+    named = session.module.named_parameters(remove_duplicate=False)
+    return {name: parameter for name, parameter in named if id(parameter) in parts}
+
+
+def _take_parts(session: DistributedSession, state: dict[str, Any]) -> dict[str, _Part]:
+    """Move what belongs to rows of sharded tables out of the state: by key, this process's part."""
+    for name in _names(session):
+        state["module"].pop(name)
+    parts = {name: (shards, parameter.detach()) for name, (parameter, shards) in session.parts.items()}
     taken: list[list[Any]] = []
-    for number, index, table, states in _optimizer_states(session, state["optimizer"]):
-        for key in [key for key, value in states.items() if _is_by_row(value, session.sharded[table])]:
+    for number, index, name, states in _optimizer_states(session, state["optimizer"]):
+        parameter, shards = session.parts[name]
+        for key in [key for key, value in states.items() if _is_by_row(value, parameter)]:
             value = states.pop(key)
             if value.is_sparse:
                 raise ValueError(
-                    f"save: the optimiser's {key!r} of the sharded table {table!r} is a sparse tensor (SGD with "
+                    f"save: the optimiser's {key!r} of the sharded table {name!r} is a sparse tensor (SGD with "
                     "momentum), which cannot be divided anew; use SGD without momentum, Adagrad or RowWiseAdagrad"
                 )
-            parts[f"optimizer.{number}.{index}.{key}"] = (table, value)
-            taken.append([number, index, table, key, list(value.shape[1:]), str(value.dtype)])
+            parts[f"optimizer.{number}.{index}.{key}"] = (shards, value)
+            taken.append([number, index, name, key, list(value.shape[1:]), str(value.dtype)])
     state["parts"] = taken
     return parts
 
 
 def _load_parts(session: DistributedSession, state: dict[str, Any], folder: Path) -> None:
     """Read this process's rows, whoever wrote them, and put them back into the state."""
-    parts: dict[str, tuple[str, Tensor]] = {}
-    for table, parameter in session.sharded.items():
-        parameter_name = session.capture.tables[table].parameter_name
-        state["module"][parameter_name] = parameter.detach()
-        parts[parameter_name] = (table, parameter.detach())
+    for name, parameter in _names(session).items():
+        state["module"][name] = parameter.detach()
+    parts = {name: (shards, parameter.detach()) for name, (parameter, shards) in session.parts.items()}
     by_place = {
         (number, index): states
         for number, index, _, states in _optimizer_states(session, state["optimizer"], create=True)
     }
-    for number, index, table, key, rest, dtype in state["parts"]:
-        rows = session.sharded[table].shape[0]
-        value = torch.empty(rows, *rest, dtype=getattr(torch, dtype.removeprefix("torch.")))
+    for number, index, name, key, rest, dtype in state["parts"]:
+        parameter, shards = session.parts[name]
+        value = torch.empty(parameter.shape[0], *rest, dtype=getattr(torch, dtype.removeprefix("torch.")))
         by_place[number, index][key] = value
-        parts[f"optimizer.{number}.{index}.{key}"] = (table, value)
+        parts[f"optimizer.{number}.{index}.{key}"] = (shards, value)
     if parts:
-        tensors = _as_dtensors(parts, session.exchange, session.shards)
-        state_dict_loader.load(tensors, checkpoint_id=folder, process_group=session.exchange.group)
+        with _in_one_line(f"resume: {folder} is not readable"):
+            state_dict_loader.load(
+                _as_dtensors(parts, session.exchange),
+                checkpoint_id=folder,
+                process_group=session.exchange.group,
+            )
 
 
 def _optimizer_states(
     session: DistributedSession, saved: dict[str, Any], create: bool = False
 ) -> Iterator[tuple[int, int, str, dict[str, Any]]]:
-    """(optimiser, number of the parameter, table, state) of every sharded table that has a state."""
+    """(optimiser, number of the parameter, its name, state) of every sharded table that has a state."""
     optimizers = session.optimizer.optimizers
     dicts = saved["optimizers"] if len(optimizers) > 1 else [saved]
-    tables = {id(parameter): table for table, parameter in session.sharded.items()}
+    names = {id(parameter): name for name, (parameter, _) in session.parts.items()}
     for number, (optimizer, state_dict) in enumerate(zip(optimizers, dicts, strict=True)):
         state_dict["state"] = dict(state_dict["state"])
         held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         for index, parameter in enumerate(held):
-            if id(parameter) in tables and (create or index in state_dict["state"]):
+            if id(parameter) in names and (create or index in state_dict["state"]):
                 states = state_dict["state"][index] = dict(state_dict["state"].get(index, {}))
-                yield number, index, tables[id(parameter)], states
+                yield number, index, names[id(parameter)], states
 
 
 def _is_by_row(value: Any, parameter: nn.Parameter) -> bool:
     return isinstance(value, Tensor) and value.dim() > 0 and value.shape[0] == parameter.shape[0]
 
 
-def _as_dtensors(
-    parts: Mapping[str, tuple[str, Tensor]], exchange: Exchange, shards: Mapping[str, RowShards]
-) -> dict[str, Any]:
+def _as_dtensors(parts: Mapping[str, _Part], exchange: Exchange) -> dict[str, Any]:
     """Parts of tables as torch's distributed tensors, divided along the rows."""
     group = exchange.group or dist.group.WORLD
     assert group is not None
     mesh = DeviceMesh.from_group(group, "cpu")
     tensors = {}
-    for key, (table, part) in parts.items():
-        shape = torch.Size([shards[table].rows, *part.shape[1:]])
+    for key, (shards, part) in parts.items():
+        shape = torch.Size([shards.rows, *part.shape[1:]])
         stride = torch.empty(shape, device="meta").stride()
         tensors[key] = DTensor.from_local(part, mesh, [Shard(0)], run_check=False, shape=shape, stride=stride)
     return tensors

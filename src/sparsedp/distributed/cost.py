@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_HEAD = 16
-"""Bytes of the type and length of an array."""
+from sparsedp.distributed.exchange import HEAD
+
 _RELEASE_ROUNDS, _TABLE_ROUNDS = 8, 3
 
 
@@ -56,19 +56,19 @@ def step_cost(tables: Sequence[TableLoad], *, dense: int, ranks: int) -> StepCos
     others = ranks - 1
     share = others / ranks  # of what is sent to owners, this much goes to other processes
     sent = dict.fromkeys(("ids", "rows", "counts", "survivors", "sums", "release"), 0.0)
+    widest = max((_id_bytes(table, ranks) for table in tables), default=4)
     for table in tables:
-        id_bytes = 4 if table.rows <= ranks * 2**31 else 8
         if table.sharded:
-            sent["ids"] += share * id_bytes * table.touched + others * _HEAD
+            sent["ids"] += share * _id_bytes(table, ranks) * table.touched + others * HEAD
             sent["rows"] += share * 4 * table.dim * table.touched
         else:
-            sent["release"] += others * ((8 + 4 * table.dim) * table.selected / ranks + 2 * _HEAD)
+            sent["release"] += others * (4 + 4 * table.dim) * table.selected / ranks
         sent["counts"] += share * 16 * table.touched
         sent["survivors"] += share * table.touched
-        sent["sums"] += share * (id_bytes + 4 * table.dim) * table.surviving + others * 2 * _HEAD
-    sent["counts"] += others * 2 * _HEAD
-    sent["sums"] += share * 4 * dense + others * _HEAD
-    sent["release"] += share * 4 * dense + others * (2 * _HEAD + 8 * len(tables))
+        sent["sums"] += share * (widest + 4 * table.dim) * table.surviving
+    sent["counts"] += others * HEAD
+    sent["sums"] += share * 4 * dense + others * (HEAD + 8 * len(tables))
+    sent["release"] += share * 4 * dense + others * (HEAD + 8 * len(tables))
     lookups = sum(table.sharded for table in tables) * _TABLE_ROUNDS
     return StepCost(
         sent=sent,
@@ -76,3 +76,7 @@ def step_cost(tables: Sequence[TableLoad], *, dense: int, ranks: int) -> StepCos
         rounds=lookups + _RELEASE_ROUNDS,
         memory=4 * dense + sum(4 * t.rows * t.dim / (ranks if t.sharded else 1) for t in tables),
     )
+
+
+def _id_bytes(table: TableLoad, ranks: int) -> int:
+    return 4 if table.rows <= ranks * 2**31 else 8

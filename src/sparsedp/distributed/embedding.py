@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
@@ -15,7 +16,6 @@ from typing_extensions import override
 from sparsedp.clipping import register_layer_rule
 from sparsedp.clipping.layers.embedding import EmbeddingRule
 from sparsedp.clipping.layers.embedding_bag import EmbeddingBagRule
-from sparsedp.core.arrays import I64
 from sparsedp.distributed.exchange import Exchange, default_exchange
 from sparsedp.distributed.ownership import Routes
 from sparsedp.distributed.shards import By, RowShards, narrow
@@ -38,11 +38,11 @@ def without_exchange() -> Iterator[None]:
         _is_offline = before
 
 
-class _ShardedTable(nn.Module):
+class ShardedTable(nn.Module):
     """What both kinds of table share: this process's rows and the exchange."""
 
     shards: RowShards
-    weight: Tensor
+    weight: nn.Parameter
     num_embeddings: int
     embedding_dim: int
     padding_idx: int | None
@@ -70,7 +70,8 @@ class _ShardedTable(nn.Module):
         self.max_norm, self.norm_type, self.scale_grad_by_freq = None, 2.0, False
         self.sparse = sparse
         self.weight = nn.Parameter(torch.empty(len(self.span), dim, dtype=dtype))
-        self._initialise(std)
+        self._std = std
+        self.reset_parameters()
 
     @property
     def span(self) -> range:
@@ -78,13 +79,15 @@ class _ShardedTable(nn.Module):
         return self.shards.span(self.exchange.rank)
 
     @torch.no_grad()
-    def _initialise(self, std: float) -> None:
+    def reset_parameters(self) -> None:
         """Normal numbers, other ones in every process also where all have the same seed."""
         seed = int(torch.randint(2**48, ()))
         generator = torch.Generator().manual_seed(seed + self.exchange.rank)
-        self.weight.normal_(0.0, std, generator=generator)
+        self.weight.normal_(0.0, self._std, generator=generator)
         if self.padding_idx is not None:
-            self._write(np.array([self.padding_idx]), torch.zeros(1, self.embedding_dim))
+            position = int(self.shards.positions(np.array([self.padding_idx]))[0])
+            if position in self.span:
+                self.weight[position - self.span.start] = 0.0
 
     @torch.no_grad()
     def load_rows(self, table: Tensor) -> None:
@@ -99,15 +102,9 @@ class _ShardedTable(nn.Module):
     @torch.no_grad()
     def whole_table(self) -> Tensor:
         """The rows of all processes, in the order of their ids, in every process. A collective; for small tables."""
-        parts = self.exchange.all_gather("tables", [self.weight.detach().numpy().ravel()])
-        positions = np.arange(self.num_embeddings)
-        joined = np.concatenate([part[0] for part in parts]).reshape(-1, self.embedding_dim)
-        return torch.from_numpy(joined[self.shards.positions(positions)])
-
-    def _write(self, ids: I64, rows: Tensor) -> None:
-        positions = self.shards.positions(ids)
-        own = np.flatnonzero(self.shards.owners(positions) == self.exchange.rank)
-        self.weight[torch.from_numpy(positions[own] - self.span.start)] = rows[torch.from_numpy(own)]
+        parts = self.exchange.all_gather("tables", [_as_bytes(self.weight.detach()).ravel()])
+        joined = _from_bytes(np.concatenate([part for (part,) in parts]), self.weight)
+        return joined[torch.from_numpy(self.shards.positions(np.arange(self.num_embeddings)))]
 
     def _distinct_rows(self, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The distinct ids of a call, their rows, and the index of each id among them."""
@@ -129,44 +126,55 @@ def _stand_in_rows(ids: Tensor, dim: int) -> Tensor:
     return torch.sin((ids.double().unsqueeze(1) + 1.0) * frequencies)
 
 
+def _as_bytes(rows: Tensor) -> NDArray[np.uint8]:
+    """Rows of any type of float, some of which numpy does not know, as rows of bytes."""
+    return rows.contiguous().view(torch.uint8).numpy()  # type: ignore[no-any-return]
+
+
+def _from_bytes(rows: NDArray[np.generic], like: Tensor) -> Tensor:
+    """The reverse, of the type and width of ``like``."""
+    return torch.from_numpy(np.ascontiguousarray(rows).reshape(-1)).view(like.dtype).view(-1, like.shape[1])
+
+
 class _Lookup(torch.autograd.Function):
     """The rows of distinct ids from their owners; backward sends their gradients there."""
 
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, ids: Tensor, table: _ShardedTable) -> Tensor:
+    def forward(ctx: Any, weight: Tensor, ids: Tensor, table: ShardedTable) -> Tensor:
         shards, exchange = table.shards, table.exchange
         positions = shards.positions(ids.numpy())
         owners = shards.owners(positions)
         routes = Routes(owners, shards.ranks)
         requests = routes.split(narrow(positions - owners * shards.chunk, shards.chunk))
         asked = [rows for (rows,) in exchange.all_to_all("ids", [[part] for part in requests])]
-        held, dim = weight.detach(), table.embedding_dim
-        answers = [[held[torch.from_numpy(rows.astype(np.int64))].numpy().ravel()] for rows in asked]
-        kind = answers[0][0].dtype
-        received = exchange.all_to_all("rows", answers, [[(kind, part.size * dim)] for part in requests])
+        held, width = weight.detach(), table.embedding_dim * weight.element_size()
+        answers = [[_as_bytes(held[torch.from_numpy(rows.astype(np.int64))]).ravel()] for rows in asked]
+        received = exchange.all_to_all(
+            "rows", answers, [[(np.uint8, part.size * width)] for part in requests]
+        )
         ctx.table, ctx.routes, ctx.ids = table, routes, ids
         ctx.asked = asked if weight.requires_grad else None
-        return torch.from_numpy(routes.joined([rows.reshape(-1, dim) for (rows,) in received]))
+        return _from_bytes(routes.joined([rows.reshape(-1, width) for (rows,) in received]), weight)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, None]:
         if ctx.asked is None:
             return None, None, None
-        table, dim = ctx.table, ctx.table.embedding_dim
+        table, width = ctx.table, ctx.table.embedding_dim * grad.element_size()
         if table.padding_idx is not None:
             grad = grad * (ctx.ids != table.padding_idx).unsqueeze(1)
-        parts = [[part.ravel()] for part in ctx.routes.split(grad.contiguous().numpy())]
-        kind = parts[0][0].dtype
+        parts = [[part.ravel()] for part in ctx.routes.split(_as_bytes(grad))]
         received = table.exchange.all_to_all(
-            "gradients", parts, [[(kind, rows.size * dim)] for rows in ctx.asked]
+            "gradients", parts, [[(np.uint8, rows.size * width)] for rows in ctx.asked]
         )
-        rows = torch.from_numpy(np.concatenate(ctx.asked).astype(np.int64))
-        values = torch.from_numpy(np.concatenate([part for (part,) in received])).view(-1, dim)
-        total = torch.sparse_coo_tensor(rows.unsqueeze(0), values, (len(table.span), dim)).coalesce()
+        rows = torch.tensor(np.concatenate(ctx.asked), dtype=torch.int64).unsqueeze(0)
+        # A copy: torch adds the gradient of a second pass to it in place, and numpy's memory cannot grow.
+        values = _from_bytes(np.concatenate([part for (part,) in received]), grad).clone()
+        total = torch.sparse_coo_tensor(rows, values, (len(table.span), table.embedding_dim)).coalesce()
         return total if table.sparse else total.to_dense(), None, None
 
 
-class ShardedEmbedding(_ShardedTable, nn.Embedding):
+class ShardedEmbedding(ShardedTable, nn.Embedding):
     """``nn.Embedding`` whose rows are divided among the processes: each holds ``1 / W`` of them.
 
     A forward pass sends the distinct ids of the local batch to the processes that own them and receives their
@@ -201,7 +209,7 @@ class ShardedEmbedding(_ShardedTable, nn.Embedding):
         return functional.embedding(index, rows)
 
 
-class ShardedEmbeddingBag(_ShardedTable, nn.EmbeddingBag):
+class ShardedEmbeddingBag(ShardedTable, nn.EmbeddingBag):
     """``nn.EmbeddingBag`` (modes "sum" and "mean") whose rows are divided among the processes.
 
     See ``ShardedEmbedding``.

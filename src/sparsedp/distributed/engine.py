@@ -14,7 +14,6 @@ from typing_extensions import override
 from sparsedp.accounting import Ledger
 from sparsedp.accounting.events import DpEvent
 from sparsedp.clipping import Capture
-from sparsedp.core.steps import steps_per_epoch
 from sparsedp.distributed import checkpoint
 from sparsedp.distributed.embedding import without_exchange
 from sparsedp.distributed.exchange import Exchange
@@ -22,7 +21,8 @@ from sparsedp.distributed.joining import init_processes
 from sparsedp.distributed.session import Dataset, DistributedSession
 from sparsedp.randomness import NoiseSource
 from sparsedp.training import PrivacyEngine
-from sparsedp.training.step_config import Sampling
+from sparsedp.training.loader import check_loader
+from sparsedp.training.step_config import Sampling, sampling_of
 
 
 class DistributedEngine(PrivacyEngine):
@@ -58,18 +58,21 @@ class DistributedEngine(PrivacyEngine):
         self.dataset: Dataset = dataset
         self.seed = seed
         self._ledger_elsewhere = ledger is not None and not self.exchange.is_root
+        given = f"dataset {dataset!r}, seed {seed}, {'no' if ledger is None else 'a'} ledger"
+        self.exchange.agree("DistributedEngine", given)
         own_seed = None if seed is None else seed_of_rank(seed, self.exchange.rank)
-        super().__init__(accountant, secure, own_seed, ledger if self.exchange.is_root else None)
+        own_ledger = ledger if self.exchange.is_root else None
+        set_up = super().__init__
+        self.exchange.everywhere("ledger", lambda: set_up(accountant, secure, own_seed, own_ledger))
 
     @override
     def _sampling_of(self, data_loader: Any, expected_batch_size: float | None, poisson: bool) -> Sampling:
-        own = super()._sampling_of(data_loader, expected_batch_size, poisson)
-        if self.dataset == "whole" or not poisson:
-            return own
-        parts = self.exchange.all_gather("examples", [np.array([len(data_loader.dataset)])])
-        examples = sum(int(part[0]) for (part,) in parts)
-        rate = own[0] / examples
-        return own[0], rate, True, steps_per_epoch(rate)
+        examples = None
+        if self.dataset == "shard" and poisson:
+            self.exchange.everywhere("examples", lambda: check_loader(data_loader))
+            parts = self.exchange.all_gather("examples", [np.array([len(data_loader.dataset)])])
+            examples = sum(int(part[0]) for (part,) in parts)
+        return sampling_of(data_loader, expected_batch_size, poisson, examples)
 
     @override
     def _new_capture(self, module: nn.Module, loss_reduction: Literal["mean", "sum"]) -> Capture:

@@ -17,18 +17,23 @@ class Routes:
     """How items are sent to their owners and how answers come back in the items' order."""
 
     def __init__(self, owners: I64, ranks: int) -> None:
-        self.order: I64 = np.argsort(owners, kind="stable")
-        self._cuts = np.cumsum(np.bincount(owners, minlength=ranks))[:-1]
+        in_order = bool((owners[1:] >= owners[:-1]).all())
+        self._order: I64 | None = None if in_order else np.argsort(owners, kind="stable")
+        ends = np.cumsum(np.bincount(owners, minlength=ranks)).tolist()
+        self._parts = [slice(begin, end) for begin, end in pairwise([0, *ends])]
 
     def split(self, values: NDArray[np.generic]) -> list[NDArray[np.generic]]:
         """Values (one row per item) as one array per owner."""
-        return np.split(values[self.order], self._cuts)
+        by_owner = values if self._order is None else values[self._order]
+        return [by_owner[part] for part in self._parts]
 
     def joined(self, answers: list[NDArray[np.generic]]) -> NDArray[np.generic]:
         """The owners' answers, back in the order of the items."""
         sorted_answers = np.concatenate(answers)
+        if self._order is None:
+            return sorted_answers
         result = np.empty_like(sorted_answers)
-        result[self.order] = sorted_answers
+        result[self._order] = sorted_answers
         return result
 
 

@@ -9,11 +9,12 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from torch.utils.data import DataLoader, IterableDataset, Subset
 from typing_extensions import override
 
 from sparsedp.core.counts import SparseCounts
-from sparsedp.distributed.embedding import ShardedEmbedding, ShardedEmbeddingBag, without_exchange
+from sparsedp.distributed.embedding import ShardedTable, without_exchange
 from sparsedp.distributed.exchange import Exchange
 from sparsedp.distributed.ownership import Ownership
 from sparsedp.distributed.shards import RowShards
@@ -46,16 +47,17 @@ class DistributedSession(TrainingSession):
         self._dataset = dataset
         self._ownership: Ownership | None = None
         super().__init__(*args, **kwargs)
+        self.parts = sharded_parameters(self.module)
+        """By name, the parameters of which each process holds a part, frozen ones too."""
+        divided = {id(parameter): shards for parameter, shards in self.parts.values()}
         self.shards: dict[str, RowShards] = {}
         """How each table is divided: sharded ones in memory, others for the drawing of noise only."""
-        self.sharded: dict[str, nn.Parameter] = {}
-        """By table, the parameters of which each process holds a part."""
+        self.sharded: set[str] = set()
+        """The tables of which each process trains a part."""
         for name, table in self.capture.tables.items():
-            module = self.module.get_submodule(name)
-            if isinstance(module, ShardedEmbedding | ShardedEmbeddingBag):
-                self.shards[name], self.sharded[name] = module.shards, table.parameter
-            else:
-                self.shards[name] = RowShards(table.rows, exchange.size)
+            self.shards[name] = divided.get(id(table.parameter), RowShards(table.rows, exchange.size))
+            if id(table.parameter) in divided:
+                self.sharded.add(name)
         self._refuse_devices()
         self._refuse_pieces()
         exchange.agree("make_private", self._summary())
@@ -81,10 +83,10 @@ class DistributedSession(TrainingSession):
                 )
 
     def _refuse_pieces(self) -> None:
-        if self.sharded and self.loader is not None and self.loader.is_in_pieces:
+        if self.parts and self.loader is not None and self.loader.is_in_pieces:
             raise ValueError(
                 "physical_batch_size: processes would have different numbers of pieces, and every pass through "
-                f"the sharded table {next(iter(self.sharded))!r} needs all of them; leave it out, and use more "
+                f"the sharded table {next(iter(self.parts))!r} needs all of them; leave it out, and use more "
                 "processes or a smaller expected_batch_size"
             )
 
@@ -93,20 +95,26 @@ class DistributedSession(TrainingSession):
         digest = hashlib.sha256()
         for part in _flattened(self.stated.state_dict()):
             digest.update(part)
-        dense = [(name, tuple(parameter.shape)) for name, parameter in self.capture.dense.items()]
         assert self.loader is not None
         examples = self.loader.examples if self._dataset == "whole" else "their own"
+        divided = {name: shards.by for name, (_, shards) in self.parts.items()}
+        trained = [*self.capture.dense, *self.capture.tables]
+        held = {name: (tuple(value.shape), value.dtype) for name, value in self._copied().items()}
         return (
-            f"{self.step_config}, {examples} examples, tables {self.shapes}, sharded {sorted(self.sharded)}, parameters "
-            f"{dense}, selection {type(self.stated).__name__} {digest.hexdigest()[:16]}"
+            f"{self.step_config}, {examples} examples, tables {self.shapes}, sharded {divided}, trained {trained}, "
+            f"parameters and buffers {held}, loss_reduction {self.capture.loss_reduction!r}, optimisers "
+            f"{_settings(self.optimizer.optimizers)}, selection {type(self.stated).__name__} {digest.hexdigest()[:16]}"
         )
+
+    def _copied(self) -> dict[str, Tensor]:
+        """Parameters and buffers of which every process holds a copy."""
+        named = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
+        return {name: tensor for name, tensor in named.items() if name not in self.parts}
 
     @torch.no_grad()
     def _copy_parameters(self) -> None:
         """Start from rank 0's parameters and buffers, except for the rows of sharded tables."""
-        parts = {id(parameter) for parameter in self.sharded.values()}
-        tensors = [*self.module.parameters(), *self.module.buffers()]
-        self.exchange.broadcast("parameters", [tensor.data for tensor in tensors if id(tensor) not in parts])
+        self.exchange.broadcast("parameters", [tensor.data for tensor in self._copied().values()])
 
     @override
     def finalize_selection(self, selection: Selection) -> None:
@@ -170,6 +178,39 @@ class DistributedSession(TrainingSession):
             collate_fn=loader.collate_fn,
             num_workers=loader.num_workers,
         )
+
+
+def sharded_parameters(module: nn.Module) -> dict[str, tuple[nn.Parameter, RowShards]]:
+    """The parameters of which each process holds a part, by name; refuses one that another layer takes for whole."""
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    tables = {name: part for name, part in module.named_modules() if isinstance(part, ShardedTable)}
+    found: dict[str, tuple[nn.Parameter, RowShards]] = {}
+    for name, table in tables.items():
+        _, shards = found.setdefault(names[id(table.weight)], (table.weight, table.shards))
+        if shards != table.shards:
+            raise ValueError(
+                f"module {name!r}: shares its rows with a table that divides them by {shards.by!r}, not by "
+                f"{table.shards.by!r}; divide both in the same way"
+            )
+    for name, part in module.named_modules():
+        for parameter in part._parameters.values():
+            if name not in tables and parameter is not None and names[id(parameter)] in found:
+                raise ValueError(
+                    f"module {name!r}: shares the weight of a sharded table, of which each process holds a part "
+                    "only; use nn.Embedding for a table that another layer reads as a whole"
+                )
+    return found
+
+
+def _settings(optimizers: list[Optimizer]) -> list[Any]:
+    """The kind of each optimiser and the options of its groups."""
+    return [
+        (
+            type(optimizer).__name__,
+            [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups],
+        )
+        for optimizer in optimizers
+    ]
 
 
 def merge_counts(counts: Mapping[str, SparseCounts], exchange: Exchange) -> dict[str, SparseCounts]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from sparsedp.report.chart import Curves, Dots, Series, chart_html
 from sparsedp.report.finished_run import FinishedRun

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 FORMAT = 2
 _UNREADABLE = (
+    OSError,
     zipfile.BadZipFile,
     zlib.error,
     RuntimeError,
@@ -139,6 +140,8 @@ def check_file(path: Path) -> None:
     try:
         with zipfile.ZipFile(path) as parts:
             damaged = parts.testzip()
+    except FileNotFoundError:
+        raise
     except _UNREADABLE as error:
         raise ValueError(f"resume: {path} is not a readable checkpoint ({error})") from error
     if damaged is not None:

@@ -81,8 +81,13 @@ class StepConfig:
         return EpsilonCap(self.target_epsilon, self.target_delta, self.planned_steps or 0)
 
 
-def sampling_of(data_loader: Any, expected_batch_size: float | None, poisson: bool) -> Sampling:
-    """The sampling of a loader; refuses a loader that cannot be sampled so."""
+def sampling_of(
+    data_loader: Any, expected_batch_size: float | None, poisson: bool, examples: int | None = None
+) -> Sampling:
+    """The sampling of a loader; refuses a loader that cannot be sampled so.
+
+    ``examples`` counts those of all loaders, where this one has some of them.
+    """
     if not poisson:
         batch = expected_batch_size or getattr(data_loader, "batch_size", None)
         if batch is None:
@@ -90,7 +95,7 @@ def sampling_of(data_loader: Any, expected_batch_size: float | None, poisson: bo
         check_once(data_loader)
         return positive("expected_batch_size", batch), 1.0, False, _length(data_loader)
     check_loader(data_loader)
-    examples, counted = len(data_loader.dataset), "examples"
+    examples, counted = examples or len(data_loader.dataset), "examples"
     if isinstance(data_loader.sampler, UserSampler):
         examples, counted = data_loader.sampler.population, data_loader.sampler.sample
         if counted == "users" and expected_batch_size is None:

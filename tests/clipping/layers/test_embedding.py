@@ -83,7 +83,19 @@ def test_options_that_tie_examples_together_are_refused():
         Capture(nn.Embedding(4, 2, scale_grad_by_freq=True), loss_reduction="mean")
 
 
-def test_a_frozen_table_may_have_any_option(check):
-    model = nn.Sequential(nn.Embedding(9, 4, max_norm=1.0), nn.Linear(4, 2))
+def test_a_frozen_table_may_scale_its_gradients(check):
+    model = nn.Sequential(nn.Embedding(9, 4, scale_grad_by_freq=True), nn.Linear(4, 2))
     model[0].weight.requires_grad_(False)
     assert check(model, torch.randint(0, 9, (7, 3))).tables == {}
+
+
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_a_frozen_table_that_reading_changes_is_refused(kind):
+    """Its rows would tell, without noise, which of them the examples read."""
+    table = kind(9, 4, max_norm=1e-3)
+    before = table.weight.detach().clone()
+    table(torch.tensor([[3]]))
+    assert (table.weight != before).any(1).nonzero().flatten().tolist() == [3]
+    table.weight.requires_grad_(False)
+    with pytest.raises(UnsupportedLayerError, match="max_norm"):
+        Capture(nn.Sequential(table, nn.Linear(4, 2)), loss_reduction="mean")

@@ -142,7 +142,9 @@ def _sum_of_sums(g: Tensor, a: Tensor, weights: Tensor, rows: int) -> Tensor:
         factors = (left[some].T, weighted) if narrower is right else (weighted.T, right[some])
         if not start:
             torch.mm(*factors, out=total)
-        elif _adds_one_sum(*factors):
+        elif weighted.shape[0] == rows and _adds_one_sum(
+            *factors
+        ):  # the size of the rest changes with the batch
             total.addmm_(*factors)
         else:
             total += torch.mm(*factors)

@@ -1,4 +1,4 @@
-"""Layers that are refused because they mix the examples of a batch."""
+"""Layers that are refused, frozen ones too, because they mix the examples of a batch or keep something of them."""
 
 from __future__ import annotations
 
@@ -18,5 +18,10 @@ def cross_example_refusal(module: nn.Module) -> str | None:
         return (
             "keeps running statistics of the data without noise; make it with track_running_stats=False, or "
             "use GroupNorm"
+        )
+    if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None:
+        return (
+            "max_norm rescales rows in place whenever they are read, which shows without noise what the "
+            "batch holds; leave it out"
         )
     return None

@@ -21,12 +21,7 @@ from sparsedp.rows.lookups import EmbeddingLookups
 
 
 def table_refusal(table: nn.Embedding | nn.EmbeddingBag) -> str | None:
-    """Why a table is refused: options that make its rows depend on more than one example."""
-    if table.max_norm is not None:
-        return (
-            "max_norm rescales rows in place whenever they are read, which shows without noise what the "
-            "batch holds; leave it out"
-        )
+    """Why a trainable table is refused: options that make its gradients depend on more than one example."""
     if table.scale_grad_by_freq:
         return (
             "scale_grad_by_freq divides by how often the batch holds an id, which ties its examples "
