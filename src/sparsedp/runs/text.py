@@ -53,7 +53,7 @@ def _read(config: TextConfig, path: Path) -> TextData:
     tokenizer, encoder = load_tokenizer(config.model), untrained_encoder(config.model)
     check_vocabulary(tokenizer, encoder)
     return tokenize(
-        read_tsv(path, text=config.text_column, pair=config.pair_column, label=config.label_column),
+        read_tsv(path, **config.columns),
         tokenizer,
         classes=config.class_names,
         most_tokens=most_tokens(encoder),
