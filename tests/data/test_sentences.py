@@ -50,8 +50,13 @@ def test_a_byte_order_mark_is_no_part_of_the_header(tmp_path: Path) -> None:
     assert read_tsv(write(tmp_path, "\ufeff" + GOOD)) == read_tsv(write(tmp_path, GOOD))
 
 
-def test_a_damaged_compressed_file_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kept", [0.5, 0.99])
+def test_a_damaged_compressed_file_is_refused(kept: float, tmp_path: Path) -> None:
     path = tmp_path / "train.tsv.zst"
+    whole = zstandard.compress((GOOD + "film\t1\n" * 50).encode())
+    path.write_bytes(whole + whole[: int(kept * len(whole))])
+    with pytest.raises(ValueError, match="train.tsv.zst: is not a whole .zst file .it ends too early"):
+        read_tsv(path)
     path.write_bytes(b"no zstandard frame")
     with pytest.raises(ValueError, match="train.tsv.zst: is not a whole .zst file"):
         read_tsv(path)
@@ -59,7 +64,8 @@ def test_a_damaged_compressed_file_is_refused(tmp_path: Path) -> None:
 
 def test_compressed_files(tmp_path: Path) -> None:
     path = tmp_path / "train.tsv.zst"
-    path.write_bytes(zstandard.compress(GOOD.encode()))
+    frames = [zstandard.compress(part.encode()) for part in (GOOD[:20], GOOD[20:])]
+    path.write_bytes(b"".join(frames))
     assert read_tsv(path) == read_tsv(write(tmp_path, GOOD))
 
 

@@ -100,11 +100,17 @@ def read_bytes(path: Path) -> bytes:
     require("zstandard")
     import zstandard
 
+    left, parts = path.read_bytes(), []
     try:
-        with path.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as stream:
-            return bytes(stream.read())
+        while left:
+            frame = zstandard.ZstdDecompressor().decompressobj()
+            parts.append(frame.decompress(left))
+            if not frame.eof:  # zstandard itself takes the end of the file for that of the frame
+                raise zstandard.ZstdError("it ends too early")
+            left = frame.unused_data
     except zstandard.ZstdError as error:
         raise ValueError(f"{path}: is not a whole .zst file ({error})") from None
+    return b"".join(parts)
 
 
 def _lines(path: Path) -> list[str]:
