@@ -164,6 +164,7 @@ def test_held_out_texts_in_a_column_of_another_name(here: Path, tmp_path: Path) 
     arguments = options(settings(here, data=str(tmp_path)))
     refused = invoke("train", "text", *arguments, "--json", "--out", tmp_path / "run")
     assert_refused(refused, "no column 'sentence', only 'content', 'label'; where files name it differently")
+    assert not (tmp_path / "run").exists()
 
 
 def test_more_than_two_classes(here: Path, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from sparsedp.clipping.gradients.scattered_rows import ScatteredRows
 from sparsedp.clipping.hooks import Call, ForwardWrapper, LayerWrapper, ModelWrapper, RecordedCall, Recorder
 from sparsedp.clipping.layers.registry import Part, TableRule
 from sparsedp.clipping.mixing import MixingProbe
+from sparsedp.clipping.padding import PaddingProbe
 from sparsedp.clipping.validate import wrap_layers
 from sparsedp.rows.lookups import EmbeddingLookups
 
@@ -66,7 +67,8 @@ class Capture:
     A parameter that only embedding layers use is a table; one that is also an output layer's weight (a tied
     embedding) is a dense parameter.
 
-    ``while_probing`` is entered around the passes that look for layers that mix examples (see ``MixingProbe``).
+    ``while_probing`` is entered around the passes that look for layers that mix examples (see ``MixingProbe``,
+    ``PaddingProbe``).
     """
 
     tables: dict[str, Table]
@@ -90,7 +92,10 @@ class Capture:
         self._frozen = [(p, name) for p, name in self._names.items() if not p.requires_grad]
         self._gradient_in_eval: str | None = None
         self._layers = wrap_layers(module, self._recorder)
-        self._probe = MixingProbe(module, self._layers, while_probing)
+        self._probes = (
+            MixingProbe(module, self._layers, while_probing),
+            PaddingProbe(module, while_probing),
+        )
         self._classify()
         self._handles = [
             p.register_post_accumulate_grad_hook(self._refuse_unclipped_gradient)  # type: ignore[no-untyped-call]
@@ -99,7 +104,7 @@ class Capture:
         ]
         self._wrappers: list[ForwardWrapper] = [
             *self._layers,
-            ModelWrapper(self._recorder, module, self._probe),
+            ModelWrapper(self._recorder, module, self._probes),
         ]
         for wrapper in self._wrappers:
             wrapper.attach()

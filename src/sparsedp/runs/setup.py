@@ -10,7 +10,7 @@ from torch import nn
 from sparsedp.data import ClickData, TextData
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.folder import RunFolder
-from sparsedp.runs.sources import data_of, fresh_model, split_periods
+from sparsedp.runs.sources import data_of, fresh_model, split, split_periods
 from sparsedp.runs.trainer import check_ledger
 
 
@@ -29,6 +29,8 @@ class RunSetup:
         data = data_of(config)
         if isinstance(data, ClickData) and config.period is not None:
             split_periods(config, data)
+        else:
+            split(config, data)
         model = fresh_model(config, data)
         check_ledger(config)
         folder = RunFolder(path)
