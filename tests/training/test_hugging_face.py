@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +69,12 @@ def trainer(folder: Path, model: Any = None, selection: Any = None, **changes: A
 @pytest.mark.parametrize("sparse", [False, True])
 def test_it_trains_privately_and_says_what_it_spent(tmp_path: Path, sparse: bool) -> None:
     model = encoder("bert")
-    selection = sdp.AdaFEST(always_on_rows=0) if sparse else None
+    selection = sdp.AdaFEST(always_on_rows=16) if sparse else None  # positions are always on
     made = trainer(tmp_path, model, selection)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    made.train()
+    done = made.train()
+    assert math.isnan(done.training_loss)
+    assert "train_loss" not in done.metrics
     assert made.state.global_step == 4
     statement = made.statement()
     assert 3.8 <= statement.epsilon <= 4.0
@@ -162,6 +165,9 @@ def test_tables_get_an_optimiser_of_their_own(tmp_path: Path) -> None:
     [
         ({"max_grad_norm": 0.0}, "max_grad_norm: is the clipping norm of an example"),
         ({"label_smoothing_factor": 0.1}, "label_smoothing_factor: "),
+        ({"bf16": True}, "bf16: a mean loss in bfloat16"),
+        ({"neftune_noise_alpha": 5.0}, "neftune_noise_alpha: .* longest text"),
+        ({"train_sampling_strategy": "group_by_length"}, "group_by_length: .* Poisson sample; sort"),
         ({"auto_find_batch_size": True}, "auto_find_batch_size: would start again"),
         ({"options": {"compute_loss_func": print}}, "compute_loss_func: may divide"),
         ({"include_num_input_tokens_seen": "all"}, "include_num_input_tokens_seen: "),
@@ -172,6 +178,18 @@ def test_what_a_private_step_cannot_do_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=words):
         trainer(tmp_path, **changes)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1.0])
+def test_a_delta_that_is_none_is_refused_not_replaced(tmp_path: Path, delta: float) -> None:
+    made = trainer(tmp_path)
+    assert made.target_delta == pytest.approx(1 / (10 * N))
+    options = {"train_dataset": Reviews(), "data_collator": transformers.DataCollatorWithPadding(tokenizer())}
+    made = PrivateTrainer(
+        encoder("bert"), arguments(tmp_path), target_epsilon=4.0, target_delta=delta, **options
+    )
+    with pytest.raises(ValueError, match="delta"):
+        made.train()
 
 
 def test_resuming_and_training_twice_are_refused(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -92,10 +92,8 @@ class Capture:
         self._frozen = [(p, name) for p, name in self._names.items() if not p.requires_grad]
         self._gradient_in_eval: str | None = None
         self._layers = wrap_layers(module, self._recorder)
-        self._probes = (
-            MixingProbe(module, self._layers, while_probing),
-            PaddingProbe(module, while_probing),
-        )
+        self._padding = PaddingProbe(module, self._layers, while_probing)
+        probes = (MixingProbe(module, self._layers, while_probing), self._padding)
         self._classify()
         self._handles = [
             p.register_post_accumulate_grad_hook(self._refuse_unclipped_gradient)  # type: ignore[no-untyped-call]
@@ -104,10 +102,14 @@ class Capture:
         ]
         self._wrappers: list[ForwardWrapper] = [
             *self._layers,
-            ModelWrapper(self._recorder, module, self._probes),
+            ModelWrapper(self._recorder, module, probes),
         ]
         for wrapper in self._wrappers:
             wrapper.attach()
+
+    def watch_reads(self, tables: Sequence[str]) -> None:
+        """Of these tables it is counted who reads which rows: refuse reads that depend on other examples' lengths."""
+        self._padding.watch_reads(tables)
 
     def begin_piece(self, piece: int, examples: int | None) -> None:
         """From now on forward passes belong to this piece of a batch; its number of examples is checked if known."""
