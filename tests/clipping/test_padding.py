@@ -147,13 +147,13 @@ def read_by_two(model: nn.Module, texts: list[Tensor], always_on: int = 0) -> Te
 def test_pads_that_count_as_reads_are_refused() -> None:
     texts = [torch.tensor([4, 5]), torch.tensor([5]), torch.tensor([6, 6, 6])]
     assert read_by_two(Counted(padding_idx=0), texts).tolist() == [5]
-    with pytest.raises(UnsupportedLayerError, match="'words'.*padding_idx is None.*longest text"):
+    with pytest.raises(UnsupportedLayerError, match=r"'words'.*padding_idx is None.*longest text"):
         read_by_two(Counted(), texts)
 
 
 def test_positions_of_pads_that_count_as_reads_are_refused() -> None:
     texts = [torch.tensor([4, 5]), torch.tensor([5]), torch.tensor([6, 6, 6])]
-    with pytest.raises(UnsupportedLayerError, match="'places'.*always_on_rows"):
+    with pytest.raises(UnsupportedLayerError, match=r"'places'.*always_on_rows"):
         read_by_two(Counted(0, positions=True), texts)
     assert read_by_two(Counted(0, positions=True), texts, always_on=16).tolist() == [5]
 
@@ -165,7 +165,7 @@ def test_pads_that_count_as_reads_are_refused_when_rows_are_counted_before_train
         capture = Capture(model, loss_reduction="sum")
         space = partition_tables([TableShape("words", VOCABULARY, 3)], 0)
         if model.words.padding_idx is None:
-            with pytest.raises(UnsupportedLayerError, match="'words'.*longest text"):
+            with pytest.raises(UnsupportedLayerError, match=r"'words'.*longest text"):
                 count_rows(model, capture, loader, 10.0, space)
         else:
             assert count_rows(model, capture, loader, 10.0, space)["words"].ids.tolist() == [4, 5, 6, 7]

@@ -34,15 +34,17 @@ def test_a_column_that_files_name_differently(tmp_path: Path) -> None:
     assert read_tsv(write(tmp_path, GOOD), text=names) == read_tsv(write(tmp_path, GOOD))
     path = write(tmp_path, "label\tcontent\n1\tfine\n")
     assert read_tsv(path, text=names) == Sentences(["fine"], None, ["1"])
-    with pytest.raises(ValueError, match="text: .* has no column 'a' or 'b', only 'label', 'content'; .* all names"):
+    with pytest.raises(
+        ValueError, match=r"text: .* has no column 'a' or 'b', only 'label', 'content'; .* all names"
+    ):
         read_tsv(path, text=["a", "b"])
 
 
 def test_a_column_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, "sentence\tcontent\tsentence\tlabel\none\ttwo\tthree\t1\n")
-    with pytest.raises(ValueError, match="text: .* has 2 columns 'sentence'; name one"):
+    with pytest.raises(ValueError, match=r"text: .* has 2 columns 'sentence'; name one"):
         read_tsv(path)
-    with pytest.raises(ValueError, match="text: .* has 3 columns 'content' or 'sentence'"):
+    with pytest.raises(ValueError, match=r"text: .* has 3 columns 'content' or 'sentence'"):
         read_tsv(path, text=["content", "sentence"])
 
 
@@ -55,10 +57,10 @@ def test_a_damaged_compressed_file_is_refused(kept: float, tmp_path: Path) -> No
     path = tmp_path / "train.tsv.zst"
     whole = zstandard.compress((GOOD + "film\t1\n" * 50).encode())
     path.write_bytes(whole + whole[: int(kept * len(whole))])
-    with pytest.raises(ValueError, match="train.tsv.zst: is not a whole .zst file .it ends too early"):
+    with pytest.raises(ValueError, match=r"train\.tsv\.zst: is not a whole .zst file .it ends too early"):
         read_tsv(path)
     path.write_bytes(b"no zstandard frame")
-    with pytest.raises(ValueError, match="train.tsv.zst: is not a whole .zst file"):
+    with pytest.raises(ValueError, match=r"train\.tsv\.zst: is not a whole .zst file"):
         read_tsv(path)
 
 

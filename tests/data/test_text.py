@@ -15,7 +15,7 @@ from sparsedp.data.sentences import Sentences
 from sparsedp.data.text import TextData, _key, tokenize
 
 pytest.importorskip("transformers")
-from tokenizers import normalizers  # noqa: E402
+from tokenizers import normalizers
 
 TEXTS = Sentences(["good film", "a very very dull plot", "bad"], None, ["1", "0", "0"])
 
@@ -79,7 +79,7 @@ def test_a_split_moves_no_example_when_another_comes_or_goes() -> None:
     """By position, one text more or less would move half of those behind it."""
     texts = [f"word{n} word{n * 7 % 24} {'very ' * (n % 5)}plot" for n in range(24)]
     data = tokenize(Sentences([*texts, *texts]), tokenizer())
-    side = {text: False for text in texts}
+    side = dict.fromkeys(texts, False)
     side |= {texts[n % 24]: True for n in data.split(0.3)[1].rows.tolist()}
     assert 2 <= sum(side.values()) <= 16
     assert len(data.split(0.3)[1]) == 2 * sum(side.values())  # copies stay together

@@ -61,9 +61,9 @@ class PaddingProbe:
 
     A batch that is padded to its longest text hands that text's length to every other. Where pads reach an output
     (positions that are counted from the first pad, a missing or unused mask), one text then changes the gradients of
-    all; where a rule counts who reads which rows, pads that count as reads change the counts. A width that never changes tells nothing of the texts: the probe waits for a second width. It knows texts by
-    the names of Hugging Face's arguments, ``attention_mask`` and ``input_ids``, and runs in evaluation mode, where
-    nothing is random.
+    all; where a rule counts who reads which rows, pads that count as reads change the counts. A width that never
+    changes tells nothing of the texts: the probe waits for a second width. It knows texts by the names of Hugging
+    Face's arguments, ``attention_mask`` and ``input_ids``, and runs in evaluation mode, where nothing is random.
     """
 
     def __init__(
@@ -158,8 +158,10 @@ class PaddingProbe:
                 continue
             padding_idx = getattr(layer.module, "padding_idx", None)
             shared = ids.shape[0] == 1
-            rows, wanted = (_rows(part, padding_idx) for part in (ids[0 if shared else text.number], own[0]))
-            if not torch.equal(rows, wanted):
+            rows, own_rows = (
+                _rows(part, padding_idx) for part in (ids[0 if shared else text.number], own[0])
+            )
+            if not torch.equal(rows, own_rows):
                 reason = _COUNTED.format(padding_idx=padding_idx)
                 raise UnsupportedLayerError(layer.name, layer.module, reason)
 

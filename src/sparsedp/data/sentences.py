@@ -73,14 +73,14 @@ def read_tsv(
 def _column(path: Path, header: Sequence[str], argument: str, names: Sequence[str]) -> int:
     """The place of the one column that has one of the names."""
     found = [place for place, column in enumerate(header) if column in names]
-    wanted = " or ".join(map(repr, names))
+    listed = " or ".join(map(repr, names))
     if len(found) > 1:
-        raise ValueError(f"{argument}: {path} has {len(found)} columns {wanted}; name one that is there once")
+        raise ValueError(f"{argument}: {path} has {len(found)} columns {listed}; name one that is there once")
     if not found:
         has = ", ".join(map(repr, header))
         hint = "; for texts without labels give label=None" if argument == "label" else ""
         raise ValueError(
-            f"{argument}: {path} has no column {wanted}, only {has}; where files name it differently, give all names{hint}"
+            f"{argument}: {path} has no column {listed}, only {has}; where files name it differently, give all names{hint}"
         )
     return found[0]
 

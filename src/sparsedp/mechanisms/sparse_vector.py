@@ -141,9 +141,7 @@ def _geometric_gaps(z: F64, stream: Stream) -> I64:
 
 
 @compiled
-def _walk(
-    touched: I64, noisy: I64, noisy_thresholds: I64, gaps: I64, size: int, found: I64
-) -> int:
+def _walk(touched: I64, noisy: I64, noisy_thresholds: I64, gaps: I64, size: int, found: I64) -> int:
     """Write the row found by each round, in order; return how many rounds found one."""
     position, at = 0, 0  # the next row, and the first touched row from there on
     for count in range(noisy_thresholds.size):

@@ -154,6 +154,11 @@ class PrivateTrainer(transformers.Trainer):
                 "labels: a batch has none; name the labels 'labels' in the dataset or data_collator"
             )
         outputs = model(**{name: value for name, value in inputs.items() if name != "labels"})
+        if not hasattr(outputs, "logits"):
+            raise ValueError(
+                f"model: {type(model).__name__} returns no logits; override compute_loss to return the mean of the "
+                "examples' own losses"
+            )
         loss = example_losses(model, outputs.logits, inputs["labels"]).mean()
         return (loss, outputs) if return_outputs else loss
 
@@ -252,7 +257,10 @@ def _check_arguments(args: transformers.TrainingArguments, options: Mapping[str,
     """Refuse what a private step cannot do, by name."""
     refused = {
         "fp16": (args.fp16, "GradScaler skips steps depending on the data; train in float32"),
-        "bf16": (args.bf16, "a mean loss in bfloat16 lets an example move the others' gradients; use float32"),
+        "bf16": (
+            args.bf16,
+            "a mean loss in bfloat16 lets an example move the others' gradients; use float32",
+        ),
         "neftune_noise_alpha": (
             args.neftune_noise_alpha,
             "scales noise by the length of the batch's longest text; leave it out",
