@@ -29,9 +29,45 @@ def test_pairs_by_the_names_of_their_columns(tmp_path: Path) -> None:
     assert read_tsv(path, text="question", label=None).labels is None
 
 
+def test_a_column_that_files_name_differently(tmp_path: Path) -> None:
+    names = ["sentence", "content"]
+    assert read_tsv(write(tmp_path, GOOD), text=names) == read_tsv(write(tmp_path, GOOD))
+    path = write(tmp_path, "label\tcontent\n1\tfine\n")
+    assert read_tsv(path, text=names) == Sentences(["fine"], None, ["1"])
+    with pytest.raises(
+        ValueError, match=r"text: .* has no column 'a' or 'b', only 'label', 'content'; .* all names"
+    ):
+        read_tsv(path, text=["a", "b"])
+
+
+def test_a_column_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, "sentence\tcontent\tsentence\tlabel\none\ttwo\tthree\t1\n")
+    with pytest.raises(ValueError, match=r"text: .* has 2 columns 'sentence'; name one"):
+        read_tsv(path)
+    with pytest.raises(ValueError, match=r"text: .* has 3 columns 'content' or 'sentence'"):
+        read_tsv(path, text=["content", "sentence"])
+
+
+def test_a_byte_order_mark_is_no_part_of_the_header(tmp_path: Path) -> None:
+    assert read_tsv(write(tmp_path, "\ufeff" + GOOD)) == read_tsv(write(tmp_path, GOOD))
+
+
+@pytest.mark.parametrize("kept", [0.5, 0.99])
+def test_a_damaged_compressed_file_is_refused(kept: float, tmp_path: Path) -> None:
+    path = tmp_path / "train.tsv.zst"
+    whole = zstandard.compress((GOOD + "film\t1\n" * 50).encode())
+    path.write_bytes(whole + whole[: int(kept * len(whole))])
+    with pytest.raises(ValueError, match=r"train\.tsv\.zst: is not a whole .zst file .it ends too early"):
+        read_tsv(path)
+    path.write_bytes(b"no zstandard frame")
+    with pytest.raises(ValueError, match=r"train\.tsv\.zst: is not a whole .zst file"):
+        read_tsv(path)
+
+
 def test_compressed_files(tmp_path: Path) -> None:
     path = tmp_path / "train.tsv.zst"
-    path.write_bytes(zstandard.compress(GOOD.encode()))
+    frames = [zstandard.compress(part.encode()) for part in (GOOD[:20], GOOD[20:])]
+    path.write_bytes(b"".join(frames))
     assert read_tsv(path) == read_tsv(write(tmp_path, GOOD))
 
 
@@ -68,6 +104,7 @@ def test_plain_text_has_one_example_a_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
+        (([],), "texts: there are none"),
         ((["a", " "],), "texts: number 1 is empty"),
         ((["a"], [""]), "pairs: number 0 is empty"),
         ((["a"], ["b", "c"]), "pairs: there are 2 for 1 texts"),

@@ -12,9 +12,10 @@ from support.language import reviews, tokenizer
 
 import sparsedp as sdp
 from sparsedp.data.sentences import Sentences
-from sparsedp.data.text import TextData, tokenize
+from sparsedp.data.text import TextData, _key, tokenize
 
 pytest.importorskip("transformers")
+from tokenizers import normalizers
 
 TEXTS = Sentences(["good film", "a very very dull plot", "bad"], None, ["1", "0", "0"])
 
@@ -72,6 +73,21 @@ def test_splitting_parts_the_examples() -> None:
         tokenize(TEXTS, tokenizer()).subset(np.array([0])).split(0.5)
     with pytest.raises(ValueError, match="fraction must lie between"):
         data.split(1.0)
+
+
+def test_a_split_moves_no_example_when_another_comes_or_goes() -> None:
+    """By position, one text more or less would move half of those behind it."""
+    texts = [f"word{n} word{n * 7 % 24} {'very ' * (n % 5)}plot" for n in range(24)]
+    data = tokenize(Sentences([*texts, *texts]), tokenizer())
+    side = dict.fromkeys(texts, False)
+    side |= {texts[n % 24]: True for n in data.split(0.3)[1].rows.tolist()}
+    assert 2 <= sum(side.values()) <= 16
+    assert len(data.split(0.3)[1]) == 2 * sum(side.values())  # copies stay together
+    for left_out in range(0, 24, 5):
+        kept = texts[:left_out] + texts[left_out + 1 :]
+        held_out = tokenize(Sentences(kept), tokenizer()).split(0.3)[1].rows.tolist()
+        assert [n in held_out for n in range(23)] == [side[text] for text in kept]
+    assert data.split(0.3, salt=1)[1].rows.tolist() != data.split(0.3)[1].rows.tolist()
 
 
 def test_poisson_batches_are_padded_pieces_and_may_be_empty() -> None:
@@ -137,6 +153,41 @@ def test_other_texts_lengths_and_tokenisers_are_not_confused(tmp_path: Path) -> 
         cached(Sentences(["a b", "c"])).tokens.size != cached(Sentences(["a", "b c"], ["d", "e"])).tokens.size
     )
     assert len(list(tmp_path.iterdir())) == 5
+
+
+def test_settings_of_a_tokeniser_that_its_vocabulary_does_not_show(tmp_path: Path) -> None:
+    """Truncation on the other side and the names of the inputs were missing in the cache's key."""
+    made = tokenizer()
+    right = tokenize(TEXTS, made, max_length=5, cache=tmp_path)
+    made.truncation_side = "left"
+    left = tokenize(TEXTS, made, max_length=5, cache=tmp_path)
+    assert left[1]["input_ids"].tolist() != right[1]["input_ids"].tolist()
+    pairs = Sentences(["good"], ["plot"])
+    made.model_input_names = ["input_ids", "attention_mask"]
+    assert tokenize(pairs, made, cache=tmp_path).types is None
+    assert tokenize(pairs, tokenizer(), cache=tmp_path).types is not None
+
+
+def test_a_tokeniser_whose_state_is_not_known_is_not_cached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = tokenizer()
+    monkeypatch.setattr(type(made), "backend_tokenizer", property(lambda self: None))
+    assert _key(TEXTS, made, None) is None
+
+
+def test_a_cache_that_cannot_be_written_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    found = tokenize(TEXTS, tokenizer(), cache=tmp_path / "file" / "text")
+    assert found.lengths.tolist() == [4, 7, 3]
+
+
+def test_a_text_without_tokens() -> None:
+    made = tokenizer()
+    made.backend_tokenizer.post_processor = None
+    made.backend_tokenizer.normalizer = normalizers.Replace("good", "")
+    with pytest.raises(ValueError, match="text number 1 has no tokens"):
+        tokenize(Sentences(["bad plot", "good"]), made)
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 torn"])

@@ -174,6 +174,17 @@ def test_log_perplexity_is_that_of_the_softmax() -> None:
         model.log_perplexity([3, 7, 9])
 
 
+def test_log_perplexity_of_a_model_with_very_large_scores() -> None:
+    """Products of the tables of pairs underflow; a canary must not rank first for that."""
+    model = model_of()
+    with torch.no_grad():
+        model.context.weight *= 4000
+    phrases = np.random.default_rng(4).integers(0, WORDS, size=(5000, 3))
+    slow = np.concatenate([model.log_perplexity(part) for part in np.array_split(phrases, 5)])
+    assert slow.max() > 2000
+    np.testing.assert_allclose(model.log_perplexity(phrases), slow, rtol=1e-4, atol=1e-2)
+
+
 def test_look_ups() -> None:
     words = ("king", "man", "woman", "queen", "pea")
     vectors = torch.tensor(

@@ -85,6 +85,15 @@ def test_logits_do_not_depend_on_padding(kind: str, pad: int, pooling: Any, tmp_
     assert model.loss(batch).isfinite()
 
 
+@pytest.mark.parametrize("rate", [0.0, 0.25])
+def test_every_dropout_of_the_architecture_is_set(rate: float, tmp_path: Path) -> None:
+    config = transformers.GPT2Config(vocab_size=VOCABULARY, n_positions=16, n_embd=8, n_layer=1, n_head=2)
+    transformers.GPT2Model(config).save_pretrained(tmp_path)
+    model = load_text_classifier(tmp_path, lora_rank=0, dropout=rate)
+    rates = {module.p for module in model.encoder.modules() if isinstance(module, torch.nn.Dropout)}
+    assert rates == {rate}
+
+
 def test_how_long_a_text_may_be(tmp_path: Path) -> None:
     for kind, tokens in (("bert", 16), ("roberta", 14)):
         write_model(tmp_path / kind, kind)

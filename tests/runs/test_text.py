@@ -155,6 +155,18 @@ def test_a_single_file_is_split_by_hash(here: Path) -> None:
     assert 60 <= len(held_out) <= 140
 
 
+def test_held_out_texts_in_a_column_of_another_name(here: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.tsv").write_text((here / "data" / "train.tsv").read_text())
+    dev = (here / "data" / "dev.tsv").read_text().replace("sentence\tlabel", "content\tlabel")
+    (tmp_path / "dev.tsv").write_text(dev)
+    fields = config(here, data=str(tmp_path), text_column="sentence, content")
+    assert [len(part) for part in split(fields, data_of(fields))] == [400, 60]
+    arguments = options(settings(here, data=str(tmp_path)))
+    refused = invoke("train", "text", *arguments, "--json", "--out", tmp_path / "run")
+    assert_refused(refused, "no column 'sentence', only 'content', 'label'; where files name it differently")
+    assert not (tmp_path / "run").exists()
+
+
 def test_more_than_two_classes(here: Path, tmp_path: Path) -> None:
     lines = (here / "data" / "train.tsv").read_text().splitlines()
     lines[1:] = [f"{line.rpartition(chr(9))[0]}\t{'abc'[n % 3]}" for n, line in enumerate(lines[1:])]

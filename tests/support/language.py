@@ -34,6 +34,54 @@ def encoder(kind: str) -> nn.Module:
     return randomised(model)
 
 
+def other(kind: str) -> nn.Module:
+    """A classifier on a small model of another architecture, with pads of id 0 (MPNet: 1)."""
+    import transformers
+
+    few = {"vocab_size": VOCABULARY, "num_labels": LABELS, "pad_token_id": 0, "max_position_embeddings": 16}
+    sizes = {
+        **few,
+        "hidden_size": WIDTH,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 12,
+    }
+    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    relative = {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "pooler_dropout": 0.0}
+    gpt2_sizes = {
+        "n_embd": WIDTH,
+        "n_layer": 2,
+        "n_head": 2,
+        "resid_pdrop": 0.0,
+        "embd_pdrop": 0.0,
+        "attn_pdrop": 0.0,
+    }
+    ends = {"cls_token_id": 1, "sep_token_id": 2, "bos_token_id": 1, "eos_token_id": 2}
+    distil = {
+        "dim": WIDTH,
+        "n_layers": 2,
+        "n_heads": 2,
+        "hidden_dim": 12,
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+    }
+    options = {
+        "DistilBert": {**few, **distil, "seq_classif_dropout": 0.0},
+        "Albert": {**sizes, **dropout, "embedding_size": 6, "classifier_dropout_prob": 0.0},
+        "Electra": {**sizes, **dropout, "embedding_size": 6},
+        "MPNet": {**sizes, **dropout, "pad_token_id": 1},
+        "DebertaV2": {**sizes, **dropout, **relative},
+        "ModernBert": {**sizes, **ends},
+        "GPT2": {**few, **gpt2_sizes},
+        "OPT": {**sizes, "ffn_dim": 12, "dropout": 0.0, "word_embed_proj_dim": 6},
+        "Llama": {**sizes, "num_key_value_heads": 1},
+        "Qwen3": {**sizes, "num_key_value_heads": 1, "head_dim": 4},
+    }
+    config = getattr(transformers, f"{kind}Config")(**options[kind])
+    torch.manual_seed(1)
+    return randomised(getattr(transformers, f"{kind}ForSequenceClassification")(config))
+
+
 def gpt2() -> nn.Module:
     """A causal language model whose output layer is its word embedding."""
     import transformers
@@ -61,19 +109,26 @@ def randomised(model: nn.Module) -> nn.Module:
     return model.train()
 
 
-def with_adapters(model: nn.Module, embedding: str) -> nn.Module:
+def with_adapters(model: nn.Module, embedding: str, **changes: Any) -> nn.Module:
     """LoRA in the attention blocks and a trainable head; the word embedding is "full", "frozen" or "lora"."""
     import peft
 
     targets = ["query", "value"] + (["word_embeddings"] if embedding == "lora" else [])
-    config = peft.LoraConfig(task_type="SEQ_CLS", r=2, lora_alpha=4, target_modules=targets, lora_dropout=0.0)
-    adapted = peft.get_peft_model(model, config)
-    for name, parameter in adapted.named_parameters():
-        if name.endswith("word_embeddings.weight") and embedding == "full":
-            parameter.requires_grad_(True)
-        if "lora_" in name:
+    options = {"r": 2, "lora_alpha": 4, "target_modules": targets, "lora_dropout": 0.0, **changes}
+    return adapted(model, peft.LoraConfig(task_type="SEQ_CLS", **options), full=embedding == "full")
+
+
+def adapted(model: nn.Module, config: Any, *, full: bool = True) -> nn.Module:
+    """The model with peft's adapters, none of them zero, and its word embedding trainable where ``full``."""
+    import peft
+
+    made = peft.get_peft_model(model, config)
+    if full:
+        made.get_input_embeddings().weight.requires_grad_(True)
+    for name, parameter in made.named_parameters():
+        if "lora_" in name and parameter.dim() > 1:
             nn.init.normal_(parameter, std=0.3)
-    return adapted.train()
+    return made.train()
 
 
 def sentences(first: int = 3, seed: int = 0) -> list[Tensor]:
@@ -99,7 +154,9 @@ def labels() -> Tensor:
 
 def table_of(model: nn.Module) -> str:
     """The name of the word embedding's module."""
-    return next(name for name, module in model.named_modules() if name.endswith("word_embeddings"))
+    words = model.get_input_embeddings()  # type: ignore[operator]
+    words = getattr(words, "base_layer", words)  # within an adapter
+    return next(name for name, module in model.named_modules() if module is words)
 
 
 def logits(model: nn.Module, batch: dict[str, Any]) -> Tensor:

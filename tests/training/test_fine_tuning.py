@@ -16,10 +16,12 @@ from support.allocations import LargestAllocation
 from support.language import (
     LENGTHS,
     VOCABULARY,
+    adapted,
     encoder,
     gpt2,
     labels,
     logits,
+    other,
     padded,
     sentences,
     table_of,
@@ -147,6 +149,89 @@ def test_adapters_head_and_word_embedding(kind: str, pad: int, selection: str) -
 @pytest.mark.parametrize("physical", [2, 4])
 def test_in_pieces_padded_by_themselves(selection: str, physical: int) -> None:
     check(with_adapters(encoder("bert"), "full"), selection, 0, physical)
+
+
+TARGETS = {
+    "DistilBert": ["q_lin", "v_lin"],
+    "Albert": ["query", "value"],  # one layer, run twice
+    "Electra": ["query", "value"],
+    "MPNet": ["q", "v"],
+    "DebertaV2": ["query_proj", "value_proj"],
+    "ModernBert": ["Wqkv"],
+    "GPT2": ["c_attn"],
+    "OPT": ["q_proj", "v_proj"],
+    "Llama": ["q_proj", "v_proj"],
+    "Qwen3": ["q_proj", "v_proj"],
+}
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+def test_adapters_on_other_architectures(kind: str) -> None:
+    model, pad = other(kind), 1 if kind == "MPNet" else 0
+    model.get_input_embeddings().padding_idx = pad
+    check(with_adapters(model, "full", target_modules=TARGETS[kind]), "adafest", pad, physical=4)
+
+
+@pytest.mark.parametrize("kind", ["DistilBert", "Albert", "GPT2", "Qwen3"])
+def test_every_parameter_of_other_architectures(kind: str) -> None:
+    check(other(kind), "dpsgd", 0)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"use_dora": True},
+        {"use_rslora": True, "bias": "all"},
+        {"target_modules": "all-linear", "lora_bias": True},
+        {"modules_to_save": ["classifier", "pooler"]},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_kinds_of_lora(changes: dict[str, Any]) -> None:
+    check(with_adapters(encoder("bert"), "full", **changes), "adafest", 0)
+
+
+def test_prefixes_and_adaptive_ranks() -> None:
+    prefix = peft.PrefixTuningConfig(task_type="SEQ_CLS", num_virtual_tokens=3)
+    check(adapted(encoder("bert"), prefix, full=False), "dpsgd", 0)
+    targets = ["query", "value"]
+    ranks = peft.AdaLoraConfig(
+        task_type="SEQ_CLS", init_r=3, target_r=2, target_modules=targets, total_step=9
+    )
+    check(adapted(encoder("bert"), ranks), "adafest", 0)
+
+
+@pytest.mark.parametrize("reentrant", [None, False, True])
+def test_dropout_and_checkpointed_layers(reentrant: bool | None) -> None:
+    """Against autograd of each example's loss in the same batch, with the same random numbers."""
+    model = with_adapters(encoder("bert"), "full", lora_dropout=0.3)
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.3
+    batch = {**padded(sentences(), 0), "labels": labels()}
+
+    def alone(model: nn.Module, i: int) -> Tensor:
+        torch.manual_seed(5)
+        inputs = {name: value for name, value in batch.items() if name != "labels"}
+        return cross_entropy(logits(model, inputs), batch["labels"], reduction="none")[i]
+
+    def seeded(model: nn.Module, batch: Any) -> Tensor:
+        torch.manual_seed(5)
+        return mean_loss(model, batch)
+
+    expected = masked_clipped_mean(per_example_gradients(model, alone, B), {}, CLIP, B)
+    if reentrant is not None:
+        model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+        model.enable_input_require_grads()
+    found = gradient_of(model, sdp.DPSGD(), [batch], seeded)
+    assert found.keys() == expected.keys()
+    for name, values in found.items():
+        assert (values - expected[name]).norm() <= 1e-4 * expected[name].norm() + 1e-6, name
+
+
+def test_positions_flattened_into_the_examples_are_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"'model.decoder.layers.1.fc2' gives \[42, 8\].*do not flatten"):
+        check(other("OPT"), "dpsgd", 0)
 
 
 def test_a_large_vocabulary_is_never_allocated_again() -> None:

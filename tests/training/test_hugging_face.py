@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +69,12 @@ def trainer(folder: Path, model: Any = None, selection: Any = None, **changes: A
 @pytest.mark.parametrize("sparse", [False, True])
 def test_it_trains_privately_and_says_what_it_spent(tmp_path: Path, sparse: bool) -> None:
     model = encoder("bert")
-    selection = sdp.AdaFEST(always_on_rows=0) if sparse else None
+    selection = sdp.AdaFEST(always_on_rows=16) if sparse else None  # positions are always on
     made = trainer(tmp_path, model, selection)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    made.train()
+    done = made.train()
+    assert math.isnan(done.training_loss)
+    assert "train_loss" not in done.metrics
     assert made.state.global_step == 4
     statement = made.statement()
     assert 3.8 <= statement.epsilon <= 4.0
@@ -162,6 +165,9 @@ def test_tables_get_an_optimiser_of_their_own(tmp_path: Path) -> None:
     [
         ({"max_grad_norm": 0.0}, "max_grad_norm: is the clipping norm of an example"),
         ({"label_smoothing_factor": 0.1}, "label_smoothing_factor: "),
+        ({"bf16": True}, "bf16: a mean loss in bfloat16"),
+        ({"neftune_noise_alpha": 5.0}, "neftune_noise_alpha: .* longest text"),
+        ({"train_sampling_strategy": "group_by_length"}, "group_by_length: .* Poisson sample; sort"),
         ({"auto_find_batch_size": True}, "auto_find_batch_size: would start again"),
         ({"options": {"compute_loss_func": print}}, "compute_loss_func: may divide"),
         ({"include_num_input_tokens_seen": "all"}, "include_num_input_tokens_seen: "),
@@ -174,6 +180,15 @@ def test_what_a_private_step_cannot_do_is_refused(
         trainer(tmp_path, **changes)
 
 
+def test_a_delta_of_zero_is_refused_not_replaced(tmp_path: Path) -> None:
+    options = {"train_dataset": Reviews(), "data_collator": transformers.DataCollatorWithPadding(tokenizer())}
+    made = PrivateTrainer(
+        encoder("bert"), arguments(tmp_path), target_epsilon=4.0, target_delta=0.0, **options
+    )
+    with pytest.raises(ValueError, match="delta"):
+        made.train()
+
+
 def test_resuming_and_training_twice_are_refused(tmp_path: Path) -> None:
     made = trainer(tmp_path, num_train_epochs=0.5)
     with pytest.raises(ValueError, match=r"resume_from_checkpoint: .* engine.resume"):
@@ -183,7 +198,12 @@ def test_resuming_and_training_twice_are_refused(tmp_path: Path) -> None:
         made.train()
 
 
-def test_batches_without_labels_are_refused(tmp_path: Path) -> None:
+def test_batches_without_labels_and_outputs_without_logits_are_refused(tmp_path: Path) -> None:
     made = trainer(tmp_path)
+    answers = transformers.BertForQuestionAnswering(encoder("bert").config)
+    with pytest.raises(ValueError, match="model: BertForQuestionAnswering returns no logits; override"):
+        made.compute_loss(
+            answers, {"input_ids": torch.ones(1, 3, dtype=torch.int64), "labels": torch.ones(1)}
+        )
     with pytest.raises(ValueError, match="labels: a batch has none"):
         made.compute_loss(made.model, {"input_ids": torch.ones(1, 3, dtype=torch.int64)})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -18,6 +18,7 @@ from sparsedp.clipping.gradients.scattered_rows import ScatteredRows
 from sparsedp.clipping.hooks import Call, ForwardWrapper, LayerWrapper, ModelWrapper, RecordedCall, Recorder
 from sparsedp.clipping.layers.registry import Part, TableRule
 from sparsedp.clipping.mixing import MixingProbe
+from sparsedp.clipping.padding import PaddingProbe
 from sparsedp.clipping.validate import wrap_layers
 from sparsedp.core.arrays import F64
 from sparsedp.rows.lookups import EmbeddingLookups
@@ -82,7 +83,8 @@ class Capture:
     A parameter that only embedding layers use is a table; one that is also an output layer's weight (a tied
     embedding) is a dense parameter.
 
-    ``while_probing`` is entered around the passes that look for layers that mix examples (see ``MixingProbe``).
+    ``while_probing`` is entered around the passes that look for layers that mix examples (see ``MixingProbe``,
+    ``PaddingProbe``).
     """
 
     tables: dict[str, Table]
@@ -107,7 +109,8 @@ class Capture:
         self._frozen = [(p, name) for p, name in self._names.items() if not p.requires_grad]
         self._gradient_in_eval: str | None = None
         self._layers = wrap_layers(module, self._recorder)
-        self._probe = MixingProbe(module, self._layers, while_probing)
+        self._padding = PaddingProbe(module, self._layers, while_probing)
+        probes = (MixingProbe(module, self._layers, while_probing), self._padding)
         self._classify()
         self._handles = [
             p.register_post_accumulate_grad_hook(self._refuse_unclipped_gradient)  # type: ignore[no-untyped-call]
@@ -116,10 +119,14 @@ class Capture:
         ]
         self._wrappers: list[ForwardWrapper] = [
             *self._layers,
-            ModelWrapper(self._recorder, module, self._probe),
+            ModelWrapper(self._recorder, module, probes),
         ]
         for wrapper in self._wrappers:
             wrapper.attach()
+
+    def watch_reads(self, tables: Sequence[str]) -> None:
+        """Of these tables it is counted who reads which rows: refuse reads that depend on other examples' lengths."""
+        self._padding.watch_reads(tables)
 
     def begin_piece(self, piece: int, examples: int | None) -> None:
         """From now on forward passes belong to this piece of a batch; its number of examples is checked if known."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -198,13 +198,13 @@ Probe = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any], int | Non
 class ModelWrapper(ForwardWrapper):
     """Wraps the model's forward: stores the arguments while it runs.
 
-    In training ``probe`` gets the forward, the arguments of a call and its number of examples.
+    In training each of the ``probes`` gets the forward, the arguments of a call and its number of examples.
     """
 
-    def __init__(self, recorder: Recorder, module: nn.Module, probe: Probe) -> None:
+    def __init__(self, recorder: Recorder, module: nn.Module, probes: Sequence[Probe]) -> None:
         super().__init__(module)
         self._recorder = recorder
-        self._probe = probe
+        self._probes = probes
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The module's forward."""
@@ -226,7 +226,8 @@ class ModelWrapper(ForwardWrapper):
     def _probed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> UnsupportedLayerError | None:
         try:
             with self._recorder.paused():
-                self._probe(self.original_forward, args, kwargs, self._recorder.batch_size())
+                for probe in self._probes:
+                    probe(self.original_forward, args, kwargs, self._recorder.batch_size())
         except UnsupportedLayerError as mixing:
             return mixing
         return None

@@ -82,7 +82,7 @@ class MixingProbe:
         """Probe one call of the model's ``forward``; raises ``UnsupportedLayerError``."""
         if not self._batches_left or not examples or (examples == 1 and not self._single_batches_left):
             return
-        with self._context(), _restored(self._module), suppress(_ForwardFailed):
+        with self._context(), restored(self._module), suppress(_ForwardFailed):
             self._probe(forward, (args, kwargs), examples)
 
     def _probe(self, forward: _Forward, call: _Arguments, examples: int) -> None:
@@ -332,7 +332,7 @@ def _difference(in_batch: Tensor, alone: Tensor) -> float:
 
 
 @contextmanager
-def _restored(module: nn.Module) -> Iterator[None]:
+def restored(module: nn.Module) -> Iterator[None]:
     """Restore the module's buffers and modes, and the state of torch's random numbers."""
     buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
     modes = [(part, part.training) for part in module.modules()]

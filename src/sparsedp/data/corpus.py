@@ -16,6 +16,7 @@ from sparsedp.accounting.events import DpEvent
 from sparsedp.core.arrays import F64, I64
 from sparsedp.core.counts import SparseCounts
 from sparsedp.core.validation import check_count, check_positive
+from sparsedp.data.sentences import read_lines
 from sparsedp.mechanisms import top_k_gaussian, top_k_gaussian_event
 from sparsedp.randomness import NoiseSource
 
@@ -30,9 +31,8 @@ def split_words(text: str) -> list[str]:
 
 
 def read_sentences(path: str | Path) -> list[list[str]]:
-    """A text file with one sentence a line; lines without a word are left out."""
-    with Path(path).open(encoding="utf-8") as lines:
-        sentences = [split_words(line) for line in lines]
+    """A text file with one sentence a line, as ``read_lines`` reads it; lines without a word are left out."""
+    sentences = [split_words(line) for line in read_lines(Path(path)).texts]
     found = [sentence for sentence in sentences if sentence]
     if not found:
         raise ValueError(f"corpus: {path} has no words")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,8 @@ class Sentences:
     labels: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
+        if not self.texts:
+            raise ValueError("texts: there are none")
         for name, column in (("pairs", self.pairs), ("labels", self.labels)):
             if column is not None and len(column) != len(self.texts):
                 raise ValueError(f"{name}: there are {len(column)} for {len(self.texts)} texts")
@@ -35,25 +36,26 @@ class Sentences:
 
 
 def read_tsv(
-    path: Path, *, text: str = "sentence", pair: str | None = None, label: str | None = "label"
+    path: Path,
+    *,
+    text: str | Sequence[str] = "sentence",
+    pair: str | Sequence[str] | None = None,
+    label: str | Sequence[str] | None = "label",
 ) -> Sentences:
     """Read a GLUE-style file: a header, tab-separated columns, no quoting; it may be compressed (``.zst``).
 
-    ``text``, ``pair`` and ``label`` are names of columns. An empty text or label is refused with its line number.
+    ``text``, ``pair`` and ``label`` are names of columns, or of each several: the file has one of them. An empty
+    text or label is refused with its line number.
     """
     lines = _lines(path)
     if not lines:
         raise ValueError(f"{path}: is empty; it must begin with a header")
     header = lines[0].split("\t")
-    chosen = {}
-    for argument, column in (("text", text), ("pair", pair), ("label", label)):
-        if column is None:
-            continue
-        if column not in header:
-            has = ", ".join(map(repr, header))
-            hint = "; for texts without labels give label=None" if argument == "label" else ""
-            raise ValueError(f"{argument}: {path} has no column {column!r}, only {has}{hint}")
-        chosen[argument] = header.index(column)
+    chosen = {
+        argument: _column(path, header, argument, [names] if isinstance(names, str) else names)
+        for argument, names in (("text", text), ("pair", pair), ("label", label))
+        if names is not None
+    }
     columns: dict[str, list[str]] = {name: [] for name in chosen}
     for number, line in enumerate(lines[1:], 2):
         values = line.split("\t")
@@ -66,6 +68,21 @@ def read_tsv(
     if not columns["text"]:
         raise ValueError(f"{path}: has a header and no examples")
     return Sentences(columns["text"], columns.get("pair"), columns.get("label"))
+
+
+def _column(path: Path, header: Sequence[str], argument: str, names: Sequence[str]) -> int:
+    """The place of the one column that has one of the names."""
+    found = [place for place, column in enumerate(header) if column in names]
+    listed = " or ".join(map(repr, names))
+    if len(found) > 1:
+        raise ValueError(f"{argument}: {path} has {len(found)} columns {listed}; name one that is there once")
+    if not found:
+        has = ", ".join(map(repr, header))
+        hint = "; for texts without labels give label=None" if argument == "label" else ""
+        raise ValueError(
+            f"{argument}: {path} has no column {listed}, only {has}; where files name it differently, give all names{hint}"
+        )
+    return found[0]
 
 
 def read_lines(path: Path) -> Sentences:
@@ -83,14 +100,23 @@ def read_bytes(path: Path) -> bytes:
     require("zstandard")
     import zstandard
 
-    with path.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as stream:
-        return bytes(stream.read())
+    left, parts = path.read_bytes(), []
+    try:
+        while left:
+            frame = zstandard.ZstdDecompressor().decompressobj()
+            parts.append(frame.decompress(left))
+            if not frame.eof:  # zstandard itself takes the end of the file for that of the frame
+                raise zstandard.ZstdError("it ends too early")
+            left = frame.unused_data
+    except zstandard.ZstdError as error:
+        raise ValueError(f"{path}: is not a whole .zst file ({error})") from None
+    return b"".join(parts)
 
 
 def _lines(path: Path) -> list[str]:
     """The lines of a text file. Only line feeds end a line: other separators occur within sentences."""
     try:
-        text = io.TextIOWrapper(io.BytesIO(read_bytes(path)), encoding="utf-8", newline="").read()
+        text = read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: is not UTF-8 (byte {error.start})") from None
     lines = text.replace("\r\n", "\n").split("\n")

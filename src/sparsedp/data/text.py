@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import importlib.metadata
 import io
 import json
 import os
+import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,16 +17,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsedp.core.arrays import I64
+from sparsedp.core.arrays import I64, U64
 from sparsedp.core.counts import SparseCounts
 from sparsedp.core.durable import replace_file
-from sparsedp.data.hashing import mix
+from sparsedp.data.hashing import GAMMA, mix
 from sparsedp.data.sentences import Sentences
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
-_FORMAT = 1
+_FORMAT = 2
 """Raised whenever the cached arrays change."""
 _NO_LIMIT = 10**9
 """A tokeniser without a limit has a ``model_max_length`` far above this."""
@@ -117,14 +120,25 @@ class TextData:
         return self.subset(np.argsort(self.lengths, kind="stable"))
 
     def split(self, fraction: float, *, salt: int = 0) -> tuple[TextData, TextData]:
-        """Return (the rest, about `fraction` of the examples), which ones by a public hash of their position."""
+        """Return (the rest, about `fraction` of the examples), which ones by a public hash of their tokens.
+
+        So adding or removing an example moves no other to the other side, and copies of a text stay together.
+        """
         if not 0.0 < fraction < 1.0:
             raise ValueError(f"fraction must lie between 0 and 1, got {fraction}")
-        hashed = mix(mix(np.arange(len(self), dtype=np.uint64)) ^ np.uint64(salt % 2**64))
+        hashed = mix(self._digests() ^ mix(np.full(1, salt % 2**64, np.uint64)))
         held_out = hashed < np.uint64(int(fraction * 2**64))
         if held_out.all() or not held_out.any():
             raise ValueError(f"fraction: {fraction} of {len(self)} examples leaves none on one side")
         return self.subset(np.flatnonzero(~held_out)), self.subset(np.flatnonzero(held_out))
+
+    def _digests(self) -> U64:
+        """A number for each example, from its tokens in their order."""
+        begin = np.repeat(self.offsets[:-1], np.diff(self.offsets))
+        places = (np.arange(self.tokens.size) - begin).astype(np.uint64)
+        sums = np.append(np.uint64(0), np.cumsum(mix(mix(places) + GAMMA * self.tokens.astype(np.uint64))))
+        rows = self._rows(np.arange(len(self)))
+        return sums[self.offsets[rows + 1]] - sums[self.offsets[rows]]  # modulo 2^64
 
     def token_counts(self, norm: float) -> SparseCounts:
         """How many texts hold each token, each text's part clipped to the l2 norm ``norm``.
@@ -158,7 +172,8 @@ def tokenize(
     ``classes`` are the public names of the labels, in the order of their numbers. A text of more than
     ``most_tokens`` tokens (what the model takes; default: what the tokeniser says) is refused; with ``max_length``
     longer texts are truncated to that many. ``cache`` is a folder for the tokenised texts, which are as private
-    as the texts: only the owner may read them.
+    as the texts: only the owner may read them. It is for fast tokenisers, whose whole state is known; a folder that
+    cannot be written is left alone.
     """
     if tokenizer.pad_token_id is None:
         raise ValueError(
@@ -174,8 +189,13 @@ def tokenize(
         arrays = _arrays(sentences, tokenizer, max_length)
     else:
         arrays = _cached(sentences, tokenizer, max_length, cache)
-    longest = int(np.argmax(np.diff(arrays["offsets"])))
-    length = int(np.diff(arrays["offsets"])[longest])
+    lengths = np.diff(arrays["offsets"])
+    if not lengths.all():
+        raise ValueError(
+            f"text number {int(np.argmin(lengths))} has no tokens; leave it out, or let the tokeniser add special ones"
+        )
+    longest = int(np.argmax(lengths))
+    length = int(lengths[longest])
     if length > limit:
         raise ValueError(
             f"text number {longest} has {length} tokens, and the model takes {limit}; give max_length to truncate"
@@ -230,19 +250,18 @@ def _cached(
     sentences: Sentences, tokenizer: Any, max_length: int | None, cache: Path
 ) -> dict[str, NDArray[Any]]:
     """The arrays from the cache, or computed and stored. A file that cannot be read is replaced."""
-    path = cache / f"{_key(sentences, tokenizer, max_length)}.npz"
+    key = _key(sentences, tokenizer, max_length)
+    if key is None:
+        return _arrays(sentences, tokenizer, max_length)
+    path = cache / f"{key}.npz"
     try:
         with np.load(path, allow_pickle=False) as stored:
             arrays = dict(stored)
         if arrays["offsets"].size == len(sentences) + 1 and arrays["offsets"][-1] == arrays["tokens"].size:
             return arrays
-    except (OSError, ValueError, KeyError, EOFError):
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         pass
-    except Exception as error:  # zipfile's own error for a damaged file
-        if type(error).__name__ != "BadZipFile":
-            raise
     arrays = _arrays(sentences, tokenizer, max_length)
-    cache.mkdir(parents=True, exist_ok=True)
 
     def write(partial: Path) -> None:
         buffer = io.BytesIO()
@@ -251,22 +270,31 @@ def _cached(
         os.chmod(partial, 0o600)
         partial.write_bytes(buffer.getvalue())
 
-    replace_file(path, write, shared_cache=True)
+    with contextlib.suppress(OSError):  # only a shortcut
+        cache.mkdir(parents=True, exist_ok=True)
+        replace_file(path, write, shared_cache=True)
     return arrays
 
 
-def _key(sentences: Sentences, tokenizer: Any, max_length: int | None) -> str:
-    """A digest of everything that the arrays depend on."""
-    digest = hashlib.sha256(f"{_FORMAT}, {max_length}, {type(tokenizer).__name__}".encode())
+def _key(sentences: Sentences, tokenizer: Any, max_length: int | None) -> str | None:
+    """A digest of everything that the arrays depend on; None where the tokeniser does not show it."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
-        state = repr(sorted(tokenizer.get_vocab().items()))
-    else:  # without what the last call has set
-        parts = json.loads(backend.to_str())
-        state = json.dumps(
-            {name: part for name, part in parts.items() if name not in ("truncation", "padding")}
-        )
-    for part in (state, *sentences.texts, *(sentences.pairs or ("\x00no pairs",))):
+        return None
+    parts = json.loads(backend.to_str())
+    settings = {
+        "format": _FORMAT,
+        "tokenizers": importlib.metadata.version("tokenizers"),
+        "class": type(tokenizer).__name__,
+        "max_length": max_length,
+        # What a call sets in the backend comes from here; what the last call has set does not matter.
+        "truncation_side": tokenizer.truncation_side,
+        "inputs": list(tokenizer.model_input_names),
+        "split_special_tokens": getattr(tokenizer, "split_special_tokens", False),
+        "backend": {name: part for name, part in parts.items() if name not in ("truncation", "padding")},
+    }
+    digest = hashlib.sha256()
+    for part in (json.dumps(settings), *sentences.texts, *(sentences.pairs or ("\x00no pairs",))):
         encoded = part.encode()
         digest.update(len(encoded).to_bytes(8, "big") + encoded)
     return digest.hexdigest()

@@ -14,14 +14,13 @@ from numpy.typing import ArrayLike
 
 from sparsedp.accounting.events import DpEvent, SparseVectorDpEvent
 from sparsedp.core.arrays import F64, I64
+from sparsedp.core.compiled import compiled
 from sparsedp.core.observing import draw
 from sparsedp.core.validation import check_count, check_finite, check_positive
 from sparsedp.mechanisms.histogram import check_histogram
 from sparsedp.mechanisms.laplace import laplace
 from sparsedp.randomness import Stream, geometric, noise_lattice, round_laplace
 
-_STRETCH = 4096
-"""How many touched rows are compared with the threshold at a time."""
 _LATTICE_BITS = 44
 _LARGEST_RATIO = 1024
 _REACH = 2.0**14
@@ -67,19 +66,8 @@ def sparse_vector(
     untouched = min(max(-threshold, -reach), reach)
     borders = (noisy_thresholds.astype(np.float64) - 0.5) * lattice
     gaps = _geometric_gaps((borders - untouched) / query_scale, stream)
-    untouched_before = touched - np.arange(touched.size)
-    selected: list[int] = []
-    position = 0
-    for noisy_threshold, gap in zip(noisy_thresholds.tolist(), gaps.tolist(), strict=True):
-        start = int(np.searchsorted(touched, position))
-        rank = position - start + gap
-        next_untouched = rank + int(np.searchsorted(untouched_before, rank, side="right"))
-        hit = min(_next_touched(touched, noisy, start, size, noisy_threshold), next_untouched)
-        if hit >= size:
-            break
-        selected.append(hit)
-        position = hit + 1
-    return np.array(selected, dtype=np.int64)
+    found = np.empty(rounds, np.int64)
+    return found[: _walk(touched, noisy, noisy_thresholds, gaps, size, found)]
 
 
 def numeric_sparse(
@@ -154,11 +142,24 @@ def _geometric_gaps(z: F64, stream: Stream) -> I64:
     return geometric(log_fail, stream)
 
 
-def _next_touched(touched: I64, noisy: I64, start: int, size: int, threshold: int) -> int:
-    """The first touched row, from the ``start``-th on, that passes; ``size`` if there is none."""
-    for begin in range(start, touched.size, _STRETCH):
-        passes = noisy[begin : begin + _STRETCH] >= threshold
-        first = int(np.argmax(passes))
-        if passes[first]:
-            return int(touched[begin + first])
-    return size
+@compiled
+def _walk(touched: I64, noisy: I64, noisy_thresholds: I64, gaps: I64, size: int, found: I64) -> int:
+    """Write the row found by each round, in order; return how many rounds found one."""
+    position, at = 0, 0  # the next row, and the first touched row from there on
+    for count in range(noisy_thresholds.size):
+        left = gaps[count]  # untouched rows that fail before one passes
+        passes = False
+        while not passes and at < touched.size and left >= touched[at] - position:
+            left -= touched[at] - position
+            position = touched[at]
+            passes = noisy[at] >= noisy_thresholds[count]
+            at += 1
+            if not passes:
+                position += 1
+        if not passes:
+            if left >= size - position:
+                return count
+            position += left
+        found[count] = position
+        position += 1
+    return int(noisy_thresholds.size)

@@ -82,6 +82,9 @@ class CBOW(nn.Module):
         largest = half.max(dim=1).values
         weights = torch.exp(half - largest[:, None])
         two = torch.log(weights @ weights.T) + largest[:, None] + largest[None, :]
+        # Where the likely followers of two words are far apart, every product underflows.
+        for row in (two == -math.inf).any(dim=1).nonzero()[:, 0].tolist():
+            two[row] = torch.logsumexp(half[row] + half, dim=1)
         first, second, third = torch.from_numpy(ids).T
         second_given = scores[first, second] - one[first]
         third_given = half[first, third] + half[second, third] - two[first, second]

@@ -240,8 +240,8 @@ def _add_adapters(encoder: nn.Module, rank: int, targets: Sequence[str] | None, 
 
 def _set_dropout(config: Any, rate: float) -> None:
     """Under noise dropout only costs accuracy; every rate that the architecture has is set."""
-    for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout"):
-        if isinstance(getattr(config, name, None), float):
+    for name, value in config.to_dict().items():
+        if "drop" in name and isinstance(value, float):  # hidden_dropout_prob, resid_pdrop, layerdrop, ...
             setattr(config, name, rate)
 
 

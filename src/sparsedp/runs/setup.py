@@ -19,7 +19,7 @@ from sparsedp.runs.choosing import choose
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.data_location import fit_to_data, locate_data, record_data
 from sparsedp.runs.folder import RunFolder
-from sparsedp.runs.sources import data_of, fresh_model, split_periods
+from sparsedp.runs.sources import data_of, fresh_model, split, split_periods
 from sparsedp.runs.trainer import check_ledger
 from sparsedp.runs.users import user_sampler
 
@@ -47,6 +47,8 @@ class RunSetup:
             config = choose(config, data).config
         if isinstance(data, ClickData) and config.period is not None:
             split_periods(config, data)
+        else:
+            split(config, data)
         user_sampler(config, data)
         model = fresh_model(config, data)
         if config.calibration_mu is not None:

@@ -50,9 +50,7 @@ def text_file(data: str, part: str) -> Path:
 
 
 def _read(config: TextConfig, path: Path) -> TextData:
-    text, pair, label = config.text_column, config.pair_column, config.label_column
-    sentences = read_tsv(path, text=text, pair=pair, label=label)
-    return tokens_of(config, sentences, cache=cache_directory() / "text")
+    return tokens_of(config, read_tsv(path, **config.columns), cache=cache_directory() / "text")
 
 
 def tokens_of(config: TextConfig, sentences: Sentences, *, cache: Path | None = None) -> TextData:

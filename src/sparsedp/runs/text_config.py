@@ -19,11 +19,11 @@ class TextConfig(RunConfig):
     data: Annotated[str, DATA]
     """A GLUE-style TSV file (it may end in .zst), or a folder with train.tsv and, for evaluation, dev.tsv."""
     text_column: Annotated[str, DATA] = "sentence"
-    """The column of the texts."""
+    """The column of the texts; where train.tsv and dev.tsv name it differently, both names, separated by a comma."""
     pair_column: Annotated[str | None, DATA] = None
-    """For tasks on pairs: the column of the second texts."""
+    """For tasks on pairs: the column of the second texts, named likewise."""
     label_column: Annotated[str, DATA] = "label"
-    """The column of the labels."""
+    """The column of the labels, named likewise."""
     classes: Annotated[str, DATA] = "0,1"
     """All labels, separated by commas: they are public, and are not read from the data."""
     max_length: Annotated[Count | None, DATA] = None
@@ -82,6 +82,12 @@ class TextConfig(RunConfig):
         return self
 
     @property
+    def columns(self) -> dict[str, Any]:
+        """The names that each column may have, as ``read_tsv`` takes them."""
+        given = {"text": self.text_column, "pair": self.pair_column, "label": self.label_column}
+        return {column: _parts(names) for column, names in given.items()}
+
+    @property
     def class_names(self) -> tuple[str, ...]:
         """The labels by number."""
         return tuple(name.strip() for name in self.classes.split(","))
@@ -89,7 +95,11 @@ class TextConfig(RunConfig):
     @property
     def targets(self) -> list[str] | None:
         """The layers that get adapters."""
-        return None if self.lora_targets is None else [each.strip() for each in self.lora_targets.split(",")]
+        return _parts(self.lora_targets)
+
+
+def _parts(names: str | None) -> list[str] | None:
+    return None if names is None else [name.strip() for name in names.split(",")]
 
 
 UNUSED = ("holdout_by", "period", "train_periods", "frequencies", "calibration_mu")

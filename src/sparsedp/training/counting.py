@@ -39,6 +39,7 @@ def count_rows(
     """
     _check_plain(loader)
     total = {table.name: SparseCounts.zeros(table.rows) for table in space.selectable}
+    capture.watch_reads(list(total))
     was_training = module.training
     module.train()
     try:

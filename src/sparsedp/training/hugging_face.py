@@ -66,12 +66,17 @@ class PrivateTrainer(transformers.Trainer):
         if isinstance(self.train_dataset, IterableDataset) or not hasattr(self.train_dataset, "__len__"):
             raise ValueError("train_dataset: must be a map-style dataset with a length, for Poisson sampling")
         self.target_epsilon = target_epsilon
-        self.target_delta = target_delta or default_delta(len(self.train_dataset))  # type: ignore[arg-type]
+        self.target_delta = (
+            default_delta(len(self.train_dataset)) if target_delta is None else target_delta  # type: ignore[arg-type]
+        )
         self._private: Private | None = None
         self.model: nn.Module
 
     def train(self, resume_from_checkpoint: Any = None, **options: Any) -> Any:  # type: ignore[override]
-        """Train to the end. An interrupted run cannot go on: its noise is not in the Trainer's checkpoints."""
+        """Train to the end; the result has no training loss, which would be one without noise.
+
+        An interrupted run cannot go on: its account is not in the Trainer's checkpoints.
+        """
         if resume_from_checkpoint:
             raise ValueError(
                 "resume_from_checkpoint: the Trainer's checkpoints lack the account; write the loop with "
@@ -82,9 +87,11 @@ class PrivateTrainer(transformers.Trainer):
                 "train: has run; make another PrivateTrainer (with the same engine, to add to its account)"
             )
         try:
-            return super().train(**options)
+            done = super().train(**options)
         finally:
             self.engine.detach()
+        metrics = {name: value for name, value in done.metrics.items() if name != "train_loss"}
+        return done._replace(training_loss=math.nan, metrics=metrics)
 
     def statement(self) -> PrivacyStatement:
         """What was spent, under which adjacency, for which unit, and what was released."""
@@ -147,6 +154,11 @@ class PrivateTrainer(transformers.Trainer):
                 "labels: a batch has none; name the labels 'labels' in the dataset or data_collator"
             )
         outputs = model(**{name: value for name, value in inputs.items() if name != "labels"})
+        if not hasattr(outputs, "logits"):
+            raise ValueError(
+                f"model: {type(model).__name__} returns no logits; override compute_loss to return the mean of the "
+                "examples' own losses"
+            )
         loss = example_losses(model, outputs.logits, inputs["labels"]).mean()
         return (loss, outputs) if return_outputs else loss
 
@@ -245,6 +257,19 @@ def _check_arguments(args: transformers.TrainingArguments, options: Mapping[str,
     """Refuse what a private step cannot do, by name."""
     refused = {
         "fp16": (args.fp16, "GradScaler skips steps depending on the data; train in float32"),
+        "bf16": (
+            args.bf16,
+            "a mean loss in bfloat16 lets an example move the others' gradients; use float32",
+        ),
+        "neftune_noise_alpha": (
+            args.neftune_noise_alpha,
+            "scales noise by the length of the batch's longest text; leave it out",
+        ),
+        "group_by_length": (
+            getattr(args, "group_by_length", False)  # transformers 4
+            or getattr(args, "train_sampling_strategy", "random") not in ("random", "sequential"),
+            "a step's examples are a Poisson sample; sort the dataset by length instead",
+        ),
         "label_smoothing_factor": (args.label_smoothing_factor, "is not done here; leave it out"),
         "auto_find_batch_size": (args.auto_find_batch_size, "would start again after steps that were spent"),
         "deepspeed": (args.deepspeed, "gathers gradients by itself; train on one device"),

@@ -152,6 +152,8 @@ class TrainingSession:
         self.selection = selection
         self._spent_once = selection.one_off_events()
         self._rule = self._rule_of(selection)
+        if self._rule.looks_at == "ids":
+            self.capture.watch_reads([table.name for table in self._rule.space.selectable])
         self._step_event = self.step_config.event(selection)
         dense = sum(parameter.numel() for parameter in self.capture.dense.values())
         step_lattice(self._rule, self._rule.space.coordinates + dense)
