@@ -29,7 +29,7 @@ def predict_texts(folder: RunFolder, path: Path, out: Path) -> int:
     check_out(out, path)
     if not folder.weights.exists():
         raise ValueError(f"{folder.path} has no trained model yet; resume it first")
-    texts = read_tsv(path, text=config.text_column, pair=config.pair_column, label=None)
+    texts = read_tsv(path, **{**config.columns, "label": None})
     data, model = tokens_of(config, texts), fresh_classifier(config).eval()
     try:
         load_model(model, str(folder.weights))
