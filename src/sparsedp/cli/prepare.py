@@ -27,6 +27,10 @@ prepare_app = typer.Typer(
 
 Files = Annotated[list[Path], typer.Argument(help="Files, in time order.", exists=True, dir_okay=False)]
 Out = Annotated[Path, typer.Option(help="Folder to write; an interrupted one is continued.")]
+Nulls = Annotated[list[str] | None, typer.Option(help="A text that means a missing value, such as NA.")]
+TimeColumn = Annotated[
+    str | None, typer.Option(help="Column that orders the rows: a number, date or timestamp.")
+]
 UserColumn = Annotated[
     str | None, typer.Option(help="Column that says whose a row is, for training with --unit user.")
 ]
@@ -108,15 +112,11 @@ def table(
     hashed: Annotated[
         list[str] | None, typer.Option("--hash", help="Rows of the table of a hashed column: NAME=BUCKETS.")
     ] = None,
-    time: Annotated[
-        str | None, typer.Option(help="Column that orders the rows: a number, date or timestamp.")
-    ] = None,
+    time: TimeColumn = None,
     user: UserColumn = None,
     rows_per_user: RowsPerUser = None,
     separator: Annotated[str | None, typer.Option(help="Default: tab for .tsv, else comma.")] = None,
-    null: Annotated[
-        list[str] | None, typer.Option(help="A text that means a missing value, such as NA.")
-    ] = None,
+    null: Nulls = None,
     vocabulary: VocabularyFile = None,
     vocabulary_epsilon: VocabularyEpsilon = None,
     vocabulary_delta: VocabularyDelta = None,
