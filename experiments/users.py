@@ -26,10 +26,10 @@ from sparsedp.runs.training import take_steps
 
 EPSILONS = (2.0, 8.0)
 SEED = 1
-RATE, EPOCHS, CLIP = 0.08, 12.0, 0.5
+RATE, EPOCHS, CLIP = 0.08, 12.0, 2.0
 """Of all rows in a step, expected passes over them, and clipping norm of a row's gradient."""
 LEARNING_RATE, TABLE_LEARNING_RATE = 0.3, 10.0
-SCALES = (1.0, 0.2)
+SCALES = (1.0, 0.25)
 """Every run is made with the learning rates times each of these; the better AUC is shown."""
 
 
