@@ -110,3 +110,11 @@ def test_a_file_that_is_no_config(text: str, message: str, tmp_path: Path) -> No
 def test_delta_is_a_tenth_of_one_over_n_unless_given() -> None:
     assert RunConfig.parse(settings()).delta_for(1000) == pytest.approx(1e-4)
     assert RunConfig.parse(settings(delta=1e-7)).delta_for(1000) == 1e-7
+
+
+def test_settings_of_a_stranger_execute_nothing(tmp_path: Path) -> None:
+    mark, path = tmp_path / "executed", tmp_path / "settings.yaml"
+    path.write_text(f"data: !!python/object/apply:os.mkdir ['{mark}']\nalgorithm: lazy\n")
+    with pytest.raises(ValueError, match="is not YAML"):
+        RunConfig.read(path)
+    assert not mark.exists()

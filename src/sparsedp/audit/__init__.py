@@ -19,11 +19,16 @@ _HOME = {
     "epsilon_lower_bound": "distinguishing",
     "exact_epsilon": "distinguishing",
     "hockey_stick": "distinguishing",
+    "OneRunResult": "coins",
+    "flip_coins": "coins",
     "insert_phrases": "canaries",
     "language_model_log_perplexity": "canaries",
+    "one_run": "coins",
     "random_phrases": "canaries",
     "rank_phrases": "canaries",
     "repeated": "distinguishing",
+    "replay": "recording",
+    "ReplayResult": "recording",
 }
 
 __all__ = [
@@ -31,16 +36,21 @@ __all__ = [
     "AuditResult",
     "CanaryRanks",
     "ChiSquare",
+    "OneRunResult",
     "RareIds",
+    "ReplayResult",
     "audit",
     "epsilon_lower_bound",
     "exact_epsilon",
+    "flip_coins",
     "hockey_stick",
     "insert_phrases",
     "language_model_log_perplexity",
+    "one_run",
     "random_phrases",
     "rank_phrases",
     "repeated",
+    "replay",
 ]
 
 if TYPE_CHECKING:
@@ -53,6 +63,7 @@ if TYPE_CHECKING:
         random_phrases,
         rank_phrases,
     )
+    from sparsedp.audit.coins import OneRunResult, flip_coins, one_run
     from sparsedp.audit.distinguishing import (
         AuditResult,
         audit,
@@ -62,5 +73,6 @@ if TYPE_CHECKING:
         repeated,
     )
     from sparsedp.audit.eana import EANA
+    from sparsedp.audit.recording import ReplayResult, replay
 
 __getattr__ = lazy_names(__name__, _HOME)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -38,6 +39,29 @@ def replace_file(path: Path, write: Callable[[Path], object], *, shared_cache: b
         raise
     if not shared_cache:
         sync(path.parent)
+
+
+def keep_previous(path: Path) -> None:
+    """Keep what ``path`` holds now as ``previous_of(path)``, before ``path`` is replaced; nothing if there is none.
+
+    A second name for the same contents where the disk has links, a copy otherwise.
+    """
+    if not path.exists():
+        return
+
+    def copy(partial: Path) -> None:
+        partial.unlink(missing_ok=True)
+        try:
+            os.link(path, partial)
+        except OSError:
+            shutil.copyfile(path, partial)
+
+    replace_file(previous_of(path), copy)
+
+
+def previous_of(path: Path) -> Path:
+    """Where ``keep_previous`` keeps a file."""
+    return path.with_name(f"{path.stem}.previous{path.suffix}")
 
 
 def sync(path: Path) -> None:

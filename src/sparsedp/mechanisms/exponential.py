@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from sparsedp.accounting.events import BoundedRangeGaussianDpEvent, DpEvent
 from sparsedp.core.arrays import F64, I64
+from sparsedp.core.observing import draw
 from sparsedp.core.validation import check_count, check_epsilon, check_positive
 from sparsedp.mechanisms.histogram import check_array, check_choice, check_histogram
 from sparsedp.mechanisms.order_statistics import SPARE, cells_of, choose_largest, largest_gumbels
@@ -41,6 +42,7 @@ def exponential(scores: ArrayLike, *, epsilon: float, sensitivity: float, stream
     return np.asarray(np.argmax(keys, axis=-1))
 
 
+@draw
 def exponential_top_k(
     ids: ArrayLike,
     scores: ArrayLike,

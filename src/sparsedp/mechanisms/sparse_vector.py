@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 
 from sparsedp.accounting.events import DpEvent, SparseVectorDpEvent
 from sparsedp.core.arrays import F64, I64
+from sparsedp.core.observing import draw
 from sparsedp.core.validation import check_count, check_finite, check_positive
 from sparsedp.mechanisms.histogram import check_histogram
 from sparsedp.mechanisms.laplace import laplace
@@ -27,6 +28,7 @@ _REACH = 2.0**14
 """In units of the larger scale; noise reaches 64."""
 
 
+@draw
 def sparse_vector(
     ids: ArrayLike,
     values: ArrayLike,

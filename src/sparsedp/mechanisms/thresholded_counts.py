@@ -11,6 +11,7 @@ from scipy.special import ndtri
 from sparsedp.accounting.events import DpEvent
 from sparsedp.core.arrays import F64, I64
 from sparsedp.core.compiled import compiled
+from sparsedp.core.observing import draw
 from sparsedp.core.validation import check_finite, check_positive
 from sparsedp.mechanisms.gaussian import gaussian_event
 from sparsedp.mechanisms.histogram import check_histogram
@@ -47,6 +48,7 @@ def thresholded_counts(
     return draw_survivors(touched, weights, size, std, threshold, stream)
 
 
+@draw
 def draw_survivors(touched: I64, counts: F64, size: int, std: float, threshold: float, stream: Stream) -> I64:
     """The same for a histogram that is known to be one: the rows of a step."""
     lattice = noise_lattice(std)

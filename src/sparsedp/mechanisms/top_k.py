@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from sparsedp.accounting.events import DpEvent
 from sparsedp.core.arrays import I64
+from sparsedp.core.observing import draw
 from sparsedp.core.validation import check_epsilon, check_positive
 from sparsedp.mechanisms.exponential import exponential_top_k
 from sparsedp.mechanisms.gaussian import gaussian_event
@@ -29,6 +30,7 @@ from sparsedp.mechanisms.order_statistics import (
 from sparsedp.randomness import Stream, noise_lattice, round_gaussian, round_laplace
 
 
+@draw
 def top_k_gaussian(
     ids: ArrayLike, counts: ArrayLike, size: int, *, k: int, std: float, stream: Stream
 ) -> I64:

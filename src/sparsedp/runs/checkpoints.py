@@ -1,9 +1,19 @@
-"""When a run writes its checkpoints."""
+"""When a run writes its checkpoints, and which of them it resumes from."""
 
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sparsedp.core.durable import keep_previous, previous_of
+from sparsedp.training.checkpoint import check_file
+
+if TYPE_CHECKING:
+    from sparsedp.runs.run_stats import RunStats
+    from sparsedp.runs.trainer import Trainer
 
 _TIME_SHARE = 0.02
 
@@ -38,3 +48,23 @@ class CheckpointSchedule:
         ended = time.monotonic()
         self._due = ended + (ended - began) / _TIME_SHARE
         self._unsaved = False
+
+
+def save_checkpoint(trainer: Trainer, path: Path, run_stats: RunStats) -> None:
+    """Write a checkpoint, and keep the one before it."""
+    keep_previous(path)
+    trainer.save(path, run_stats)
+
+
+def whole_checkpoint(path: Path) -> Path:
+    """``path``, or the checkpoint before it if this one is damaged: the steps between stay charged."""
+    try:
+        check_file(path)
+    except ValueError as damaged:
+        try:
+            check_file(previous_of(path))
+        except (ValueError, OSError):
+            raise damaged from None
+        warnings.warn(f"{damaged}; going on from the checkpoint before it", stacklevel=2)
+        return previous_of(path)
+    return path

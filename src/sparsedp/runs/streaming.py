@@ -13,11 +13,12 @@ from torch import nn
 
 from sparsedp.accounting import BudgetExceeded, EpsilonCap, Ledger, PrivacyStatement
 from sparsedp.accounting.events import DpEvent
+from sparsedp.core.durable import keep_previous, previous_of
 from sparsedp.core.tables import TableShape
 from sparsedp.data import ClickData
 from sparsedp.randomness import NoiseSource
 from sparsedp.runs.algorithms import ALGORITHMS, selection_of
-from sparsedp.runs.checkpoints import CheckpointSchedule
+from sparsedp.runs.checkpoints import CheckpointSchedule, save_checkpoint, whole_checkpoint
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.evaluation import Evaluation, evaluate
 from sparsedp.runs.folder import RunFolder
@@ -30,7 +31,7 @@ from sparsedp.runs.trainer import PlainTrainer, PrivateTrainer, Trainer, open_le
 from sparsedp.runs.training import OnProgress, take_steps
 from sparsedp.selection import FEST
 from sparsedp.selection.vocabulary import StreamingVocabulary
-from sparsedp.training.checkpoint import write_state
+from sparsedp.training.checkpoint import load_file, write_state
 
 
 def stream(config: RunConfig, path: str | Path, on_progress: OnProgress | None = None) -> Result:
@@ -74,11 +75,12 @@ class _State:
             "rows": rows.state(),
             "torch_rng": torch.get_rng_state(),
         }
+        keep_previous(path)
         write_state(state, path)
 
     @classmethod
     def load(cls, path: Path, model: nn.Module, rows: _PeriodRows) -> _State:
-        state = torch.load(path, weights_only=True)
+        state = load_file(whole_checkpoint(path))
         model.load_state_dict(state["module"])
         rows.restore(state["rows"])
         torch.set_rng_state(state["torch_rng"])
@@ -106,7 +108,8 @@ def _run(setup: RunSetup, on_progress: OnProgress | None) -> Result:
             {"step": state.run_stats.steps, "period": number, "auc": state.next_auc[-1], "epsilon": None}
         )
         state.save(folder.checkpoint, model, rows)
-        _mid_period(folder, number).unlink(missing_ok=True)
+        for left in (_mid_period(folder, number), previous_of(_mid_period(folder, number))):
+            left.unlink(missing_ok=True)
     return _finish(setup, state, training, evaluate(model, held_out(config, setup.data)))
 
 
@@ -116,9 +119,9 @@ def _train_period(
     """Take the steps of one period, from its own checkpoint where there is one."""
     path = _mid_period(setup.folder, number)
     if path.exists():
-        state.run_stats = trainer.resume(path)
+        state.run_stats = trainer.resume(whole_checkpoint(path))
     checkpoints = CheckpointSchedule(
-        setup.config.checkpoint_every, lambda: trainer.save(path, state.run_stats)
+        setup.config.checkpoint_every, lambda: save_checkpoint(trainer, path, state.run_stats)
     )
     for done in take_steps(setup.model, trainer, state.run_stats, on_progress):
         checkpoints.after_step(done)

@@ -25,7 +25,7 @@ from sparsedp.runs.run_stats import RunStats
 from sparsedp.runs.users import loader_of, population, units, user_sampler
 from sparsedp.selection import FEST, PrivateTopK, Selection
 from sparsedp.training import EpsilonMeter, LastStep, PoissonLoader, PrivacyEngine
-from sparsedp.training.checkpoint import state_of, write_state
+from sparsedp.training.checkpoint import load_file, state_of, write_state
 
 STATS = "run_stats"
 
@@ -333,7 +333,7 @@ class PlainTrainer(Trainer):
 
     @override
     def resume(self, path: Path) -> RunStats:
-        state = torch.load(path, weights_only=True)
+        state = load_file(path)
         self._model.load_state_dict(state["module"])
         for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)

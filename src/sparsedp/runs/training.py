@@ -14,7 +14,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits as cross_entrop
 
 from sparsedp.accounting import BudgetExceeded
 from sparsedp.data import ClickData, TextData
-from sparsedp.runs.checkpoints import CheckpointSchedule
+from sparsedp.runs.checkpoints import CheckpointSchedule, save_checkpoint, whole_checkpoint
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.curves import Curves, curves
 from sparsedp.runs.evaluation import Evaluation, evaluate
@@ -65,7 +65,7 @@ def _run(setup: RunSetup, on_progress: OnProgress | None) -> Result:
     try:
         run_stats = RunStats()
         if folder.checkpoint.exists():
-            run_stats = trainer.resume(folder.checkpoint)
+            run_stats = trainer.resume(whole_checkpoint(folder.checkpoint))
         elif trainer.choose_once():  # saved at once: after a crash the choice would be charged again
             trainer.save(folder.checkpoint, run_stats)
         folder.discard_after(trainer.steps_taken)
@@ -85,7 +85,7 @@ def _loop(
     """Train to the end, with evaluations and checkpoints on the way; return the last evaluation."""
     config, folder, model = setup.config, setup.folder, setup.model
     checkpoints = CheckpointSchedule(
-        config.checkpoint_every, lambda: trainer.save(folder.checkpoint, run_stats)
+        config.checkpoint_every, lambda: save_checkpoint(trainer, folder.checkpoint, run_stats)
     )
     evaluation = None
     with curves(folder.tensorboard) as board:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
+import zipfile
+import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -24,6 +26,17 @@ if TYPE_CHECKING:
     from sparsedp.training.session import TrainingSession
 
 FORMAT = 2
+_UNREADABLE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    RuntimeError,
+    EOFError,
+    KeyError,
+    ValueError,
+    UnpicklingError,
+    NotImplementedError,
+)
+"""What a file that is no checkpoint, or a damaged one, raises."""
 
 
 def state_of(engine: PrivacyEngine) -> dict[str, Any]:
@@ -120,12 +133,29 @@ def resume(engine: PrivacyEngine, path: Path) -> None:
     load_state(engine, state)
 
 
+def check_file(path: Path) -> None:
+    """Refuse a damaged file: the parts of a checkpoint have checksums."""
+    try:
+        with zipfile.ZipFile(path) as parts:
+            damaged = parts.testzip()
+    except _UNREADABLE as error:
+        raise ValueError(f"resume: {path} is not a readable checkpoint ({error})") from error
+    if damaged is not None:
+        raise ValueError(f"resume: {path} is not a readable checkpoint (its part {damaged} is damaged)")
+
+
+def load_file(path: Path) -> Any:
+    """What ``write_state`` wrote, if it is whole; executes nothing."""
+    check_file(path)
+    try:
+        return torch.load(path, weights_only=True)
+    except _UNREADABLE as error:
+        raise ValueError(f"resume: {path} is not a readable checkpoint ({error})") from error
+
+
 def read_state(path: Path) -> dict[str, Any]:
     """A state from a file; refuses any other file."""
-    try:
-        state = torch.load(path, weights_only=True)
-    except (RuntimeError, EOFError, KeyError, ValueError, UnpicklingError) as error:
-        raise ValueError(f"resume: {path} is not a readable checkpoint ({error})") from error
+    state = load_file(path)
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         raise ValueError(f"resume: {path} is not a checkpoint of format {FORMAT}")
     return state

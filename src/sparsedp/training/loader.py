@@ -21,6 +21,7 @@ from torch.utils.data import (
     default_collate,
 )
 
+from sparsedp.core.observing import draw
 from sparsedp.core.steps import steps_per_epoch
 from sparsedp.randomness import Stream, bernoulli_positions
 from sparsedp.rows import Units
@@ -108,6 +109,7 @@ class PoissonLoader:
         """Draw later batches from another stream."""
         self._stream = stream
 
+    @draw
     def indices(self, step: int) -> NDArray[np.int64]:
         """The examples of batch number ``step``."""
         return self._draw(step)[0]

@@ -15,6 +15,7 @@ from sparsedp.accounting import Ledger
 from sparsedp.accounting.events import DpEvent
 from sparsedp.clipping import Capture
 from sparsedp.core.counts import SparseCounts
+from sparsedp.core.observing import note_charge
 from sparsedp.core.tables import TableShape
 from sparsedp.randomness import NoiseSource
 from sparsedp.rows import RowSpace
@@ -202,10 +203,13 @@ class TrainingSession:
 
         Another run that paid for an equal event paid for rows of its own.
         """
-        if self._ledger is not None and not self._charged_choice:
-            for event in self.selection.one_off_events():
+        if self._charged_choice:
+            return
+        for event in self.selection.one_off_events():
+            note_charge(event)
+            if self._ledger is not None:
                 self._ledger.spend(event, cap=self._cap)
-            self._charged_choice = True
+        self._charged_choice = True
 
     def rule(self) -> Rule:
         """The rule of the next step; refuses the step if the model's parameters were replaced."""
@@ -227,6 +231,7 @@ class TrainingSession:
 
     def charge(self) -> None:
         """Charge the next step before its noise is drawn, or refuse it."""
+        note_charge(self._step_event)
         if self._ledger is not None:
             if self._step_charger is None:
                 self._step_charger = self._ledger.step_reserver(self._step_event, cap=self._cap)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from sparsedp.clipping import Captured
 from sparsedp.core.arrays import F32, F64, I64
+from sparsedp.core.observing import draw
 from sparsedp.randomness import NoiseSource
 from sparsedp.randomness.lattice import lattice_of, release_on_lattice
 from sparsedp.rows import RowGradient, RowSpace
@@ -210,7 +211,7 @@ class StepSums:
                     values *= self.masks[table_index][1]
             elif self._lazy:
                 rows, sums = touched[table_index]
-                values = noise.release(sums.ravel()).reshape(sums.shape)
+                values = noise.release_rows(rows, sums)
             else:
                 values = noise.release_table(table.rows, table.dim, *touched[table_index])
             grad = torch.from_numpy(values)
@@ -278,23 +279,30 @@ class Noise:
     """The Gaussian mechanism on a step's sums, on a lattice that depends on public numbers only."""
 
     def __init__(self, rule: Rule, coordinates: int, source: NoiseSource) -> None:
-        self._std = rule.gradient_noise_multiplier * rule.sensitivity
-        self._divisor = rule.expected_batch_size
+        self.std = rule.gradient_noise_multiplier * rule.sensitivity
+        self.divisor = rule.expected_batch_size
         self._stream = source.noise
-        self._lattice = step_lattice(rule, coordinates)
+        self.lattice = step_lattice(rule, coordinates)
 
+    @draw
     def release(self, sums: F64) -> F32:
         """``(sums + noise) / B``."""
-        if self._std == 0:
-            return (sums / self._divisor).astype(np.float32)
+        if self.std == 0:
+            return (sums / self.divisor).astype(np.float32)
         out = np.empty(sums.size, dtype=np.float32)
         self._fill(out, sums)
         return out
 
+    @draw
+    def release_rows(self, rows: I64, sums: F64) -> F32:
+        """``(sums + noise) / B`` for these rows; the noise of all others is pending."""
+        return self.release(sums.ravel()).reshape(sums.shape)
+
+    @draw
     def release_table(self, rows: int, dim: int, touched: I64, sums: F64) -> F32:
         """All rows of a table: ``sums`` plus noise for the ``touched`` ones, noise alone for the others."""
         values = np.zeros((rows, dim), dtype=np.float32)
-        if self._std > 0:
+        if self.std > 0:
             self._fill(values.reshape(-1), None)
         if touched.size:  # drawn again, with their sums
             values[touched] = self.release(sums.ravel()).reshape(sums.shape)
@@ -304,9 +312,9 @@ class Noise:
         release_on_lattice(
             out,
             sums,
-            lattice=self._lattice,
-            std=self._std,
-            divisor=self._divisor,
+            lattice=self.lattice,
+            std=self.std,
+            divisor=self.divisor,
             stream=self._stream,
             threads=torch.get_num_threads(),
         )
