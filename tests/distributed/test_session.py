@@ -11,7 +11,9 @@ from support.processes import Processes
 from torch import nn
 
 from sparsedp.accounting import Ledger
-from sparsedp.distributed.session import DistributedSession, part_of_rank
+from sparsedp.distributed.session import DistributedSession, check_supported, part_of_rank
+from sparsedp.selection import DPSGD
+from sparsedp.training.step_config import StepConfig
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -38,6 +40,13 @@ def test_parts_are_disjoint_and_cover_the_data(examples: int) -> None:
     parts = [part_of_rank(examples, rank, 4) for rank in range(4)]
     assert [index for part in parts for index in part] == [*range(examples)]
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_users_are_refused() -> None:
+    config = StepConfig(1.0, 1.0, 4.0, 0.1, True, 10, unit="user", user_sample="users", rows_per_user=3)
+    with pytest.raises(ValueError, match="unit='user': over several processes the unit is the example"):
+        check_supported(DPSGD(), config)
+    check_supported(DPSGD(), StepConfig(1.0, 1.0, 4.0, 0.1, True, 10))
 
 
 def test_parameters_outside_main_memory_are_refused() -> None:

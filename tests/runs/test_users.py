@@ -33,7 +33,7 @@ def visits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "data"
 
 
-def config(data: Path, algorithm: str = "adafest", **changes: Any) -> RunConfig:
+def config(data: Path | str, algorithm: str = "adafest", **changes: Any) -> RunConfig:
     fields: dict[str, Any] = {
         "data": str(data),
         "algorithm": algorithm,
@@ -84,7 +84,10 @@ def test_the_sampler_is_that_of_the_settings(visits: Path) -> None:
     ("changes", "message"),
     [
         ({"rows_per_user": 7}, "rows_per_user: 7 of a user were requested, and the data was cut to 6"),
-        ({"data": "generated:50"}, "unit: generated:50 does not say whose its rows are"),
+        (
+            {"expected_batch_size": 61},
+            "expected_batch_size: 61 users a step were requested, and there are 60",
+        ),
         ({"period": 3}, "period: a user may have rows in every period"),
         ({"unit": "example", "rows_per_user": 3}, "rows_per_user: belongs to unit user"),
     ],
@@ -95,6 +98,11 @@ def test_what_does_not_fit_is_refused_before_a_folder_is_made(
     with pytest.raises(ValueError, match=message):
         train(config(visits, **changes), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_data_without_users_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="unit: generated:50 does not say whose its rows are"):
+        train(config("generated:50"), tmp_path / "run")
 
 
 def test_a_shared_ledger_has_one_unit(visits: Path, tmp_path: Path) -> None:

@@ -80,6 +80,13 @@ def test_drawing_rows_of_capped_users_costs_a_mixture() -> None:
     assert (statement.unit, statement.notes) == ("user", ("every user's rows were cut to 3 before training",))
 
 
+def test_a_price_given_for_rows_is_noted() -> None:
+    engine = sdp.PrivacyEngine()
+    chosen = sdp.FEST({"table": [1, 2]}, event=GaussianDpEvent(20.0))
+    make(engine, loader(), selection=sdp.AdaFEST(within=chosen))
+    assert "the price of rows that were chosen before the run was given" in " ".join(engine.account().notes)
+
+
 @pytest.mark.parametrize("sample", [pytest.param("users", marks=pytest.mark.slow), "rows"])
 def test_a_target_epsilon_is_for_users(sample: Any) -> None:
     engine, model = sdp.PrivacyEngine(), Net()

@@ -25,6 +25,13 @@ def _setting(name: str, *, default: bool = True) -> Any:
     return typer.Option(help=help_of(name, algorithms=False, default=default))
 
 
+FestRows = Annotated[
+    int | None, typer.Option(help="Rows that FEST selects. Default: as many as fit the same gradient size.")
+]
+FestMu = Annotated[
+    float | None,
+    typer.Option(help="Gaussian-DP parameter of FEST's top-k. Default: by the number of examples."),
+]
 Users = Annotated[
     int | None, typer.Option(help="Compare two ways to protect users too, of whom there are so many.")
 ]
@@ -59,14 +66,8 @@ def plan(
     noise_ratio: Annotated[float | None, _setting("noise_ratio")] = None,
     contribution_norm: Annotated[float | None, _setting("contribution_norm")] = None,
     always_on_rows: Annotated[int | None, _setting("always_on_rows")] = None,
-    fest_rows: Annotated[
-        int | None,
-        typer.Option(help="Rows that FEST selects. Default: as many as fit the same gradient size."),
-    ] = None,
-    fest_mu: Annotated[
-        float | None,
-        typer.Option(help="Gaussian-DP parameter of FEST's top-k. Default: by the number of examples."),
-    ] = None,
+    fest_rows: FestRows = None,
+    fest_mu: FestMu = None,
     dense_parameters: Annotated[int, typer.Option(help="Trainable coordinates outside the tables.")] = 0,
     users: Users = None,
     rows_per_user: RowsPerUser = None,

@@ -27,12 +27,18 @@ def user_sampler(config: RunConfig, data: ClickData | TextData) -> UserSampler |
             f"rows_per_user: {rows} of a user were requested, and the data was cut to {data.schema.rows_per_user} "
             "when it was prepared"
         )
-    return UserSampler(data.user, rows_per_user=rows, sample=config.user_sampling)
+    sampler = UserSampler(data.user, rows_per_user=rows, sample=config.user_sampling)
+    if config.expected_batch_size > sampler.population:
+        raise ValueError(
+            f"expected_batch_size: {config.expected_batch_size} {sampler.sample} a step were requested, and there are "
+            f"{sampler.population}; with unit user it counts {sampler.sample}"
+        )
+    return sampler
 
 
 def loader_of(config: RunConfig, data: ClickData | TextData, sampler: UserSampler | None) -> Any:
     """The data's loader, by the run's unit."""
-    batch = min(config.choices.expected_batch_size, population(data, sampler))
+    batch = min(config.choices.expected_batch_size, len(data))
     return data.loader(batch) if sampler is None else data.loader(batch, sampler=sampler)
 
 

@@ -261,6 +261,11 @@ class PrivacyEngine:
                 "batches are the user's own, each example at most once in each: accounted without amplification by "
                 "sampling, for neighbours of which one has an empty record in place of an example"
             )
+        top_k = getattr(session.stated, "within", session.stated)
+        if session.step_config.unit == "user" and getattr(top_k, "event", None) is not None:
+            notes.append(
+                "the price of rows that were chosen before the run was given, and is taken as one for users"
+            )
         if changed := session.buffers.changed():
             notes.append(
                 f"without the buffers {', '.join(changed)}, which training passes change; nothing is claimed "

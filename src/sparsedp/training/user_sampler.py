@@ -128,8 +128,8 @@ def whole_units(units: Units, rows: int) -> Iterator[slice]:
     """Cut a batch into pieces of whole units: at most so many rows each, or a single unit."""
     ends, begin = np.cumsum(units.sizes), 0
     while begin < units.of_example.size:
-        fitting = ends[max(np.searchsorted(ends, begin + rows, side="right") - 1, 0)]
-        end = int(fitting if fitting > begin else ends[units.of_example[begin]])
+        fitting = int(np.searchsorted(ends, begin + rows, side="right")) - 1
+        end = int(ends[max(fitting, units.of_example[begin])])
         yield slice(begin, end)
         begin = end
 
