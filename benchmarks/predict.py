@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import statistics
 import tempfile
@@ -19,7 +18,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from sparsedp.core.criteo import VOCABULARY_SIZES
@@ -31,12 +29,11 @@ from sparsedp.models import DLRM, PCTR
 from sparsedp.runs.prediction import TrainedModel
 from sparsedp.runs.scores import predict_file
 
-ROWS, FULL_ROWS = 200_000, 1_000_000
+ROWS, FULL_ROWS = 100_000, 1_000_000
 ROUNDS = 3
 
 
 def run(rows: int = ROWS, rounds: int = ROUNDS) -> dict[str, Any]:
-    torch.set_num_threads(os.cpu_count() or 1)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_criteo_tsv(folder / "train.txt", rows)

@@ -121,6 +121,15 @@ def test_a_model_that_does_not_give_one_logit_a_row(model: TrainedModel) -> None
             other.predict_proba(raw_frame())
 
 
+def test_a_model_that_diverged_is_refused(model: TrainedModel) -> None:
+    class Diverged(nn.Module):
+        def forward(self, numeric: Tensor, ids: Tensor, *bags: Any) -> Tensor:
+            return torch.full((len(ids),), float("nan"))
+
+    with pytest.raises(ValueError, match="model: its predictions are not numbers"):
+        TrainedModel(Diverged(), model.encoding, model.schema, None).predict_proba(raw_frame())
+
+
 def test_what_the_model_carries(model: TrainedModel) -> None:
     assert model.statement is None
     assert model.privacy == NOT_PRIVATE

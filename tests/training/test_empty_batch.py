@@ -105,3 +105,16 @@ def test_three_batches_are_fetched_and_none_is_larger_than_two() -> None:
 
     empty_batch(fetch, 4)
     assert asked == [[0], [0, 0], [3]]
+
+
+def test_a_bag_that_is_empty_in_the_first_example() -> None:
+    """Values and offsets of a multi-hot feature: the first example has no value, the last has two."""
+    bags = [torch.tensor([]), torch.tensor([1.0]), torch.tensor([2.0, 3.0])]
+
+    def fetch(numbers: Any) -> Any:
+        chosen = [bags[number] for number in numbers]
+        return torch.cat(chosen), torch.tensor([0] * len(chosen))
+
+    values, offsets = empty_batch(fetch, 3)
+    assert values.shape == (0,)
+    assert offsets.shape == (0,)

@@ -82,7 +82,12 @@ class TrainedModel:
         ]
         if not pieces:
             return np.empty(0)
-        return torch.sigmoid(torch.cat(pieces).double()).numpy()  # type: ignore[no-any-return]
+        scores: NDArray[np.float64] = torch.sigmoid(torch.cat(pieces).double()).numpy()
+        if np.isnan(scores).any():
+            raise ValueError(
+                "model: its predictions are not numbers (NaN): the training diverged, or the weights are damaged"
+            )
+        return scores
 
     def _logits(self, examples: Batch) -> Tensor:
         try:

@@ -56,12 +56,12 @@ def predict_file(
     check_out(out, rows.path)
     if SCORE in rows.copied:
         raise ValueError(f"id: {SCORE} is the name of the predictions")
-    tally = _Tally(strict, rows.path.name)
+    reading = _Reading(strict, rows.path.name)
 
     def write_all(path: Path | None) -> None:
         columns = {**rows.copied_schema, SCORE: pl.Float64()}
         with frame_writer(path, out.suffix, columns) as write:
-            for raw, scores, done in _scored(model, rows, tally):
+            for raw, scores, done in _scored(model, rows, reading):
                 probability = pl.Series(SCORE, scores).fill_nan(None)
                 write(pl.DataFrame([*(raw.frame[name] for name in rows.copied), probability]))
                 progress(done)
@@ -70,7 +70,7 @@ def predict_file(
         write_all(None)
     else:
         replace_file(out, write_all)
-    return tally.scored()
+    return reading.scored()
 
 
 def check_out(out: Path, source: Path) -> None:
@@ -88,7 +88,7 @@ def check_out(out: Path, source: Path) -> None:
         raise ValueError(f"out: there is no folder {out.parent}")
 
 
-class _Tally:
+class _Reading:
     """Counts rows and those that cannot be read."""
 
     def __init__(self, strict: bool, file: str) -> None:
@@ -111,7 +111,7 @@ class _Tally:
 
 
 def _scored(
-    model: TrainedModel, rows: NewRows, tally: _Tally
+    model: TrainedModel, rows: NewRows, reading: _Reading
 ) -> Iterator[tuple[RawRows, NDArray[np.float64], int]]:
     """Read and encode on all cores, a few blocks ahead; the model runs here, on torch's own threads."""
 
@@ -121,7 +121,7 @@ def _scored(
         return raw, examples, {**reasons, **raw.reasons}, block.read
 
     for raw, examples, reasons, done in in_order(encode, rows.blocks()):
-        tally.add(raw, reasons)
+        reading.add(raw, reasons)
         scores = model.score_examples(examples)
         scores[list(reasons)] = np.nan
         yield raw, scores, done

@@ -83,7 +83,7 @@ class Served:
                 ids.long().reshape(len(rows), len(features)),
                 tuple(self._bag(rows, each) for each in self.encoding["multi_hot"]),
             )
-        return torch.sigmoid(logits.double()).tolist()  # type: ignore[no-any-return]
+        return list(torch.sigmoid(logits.double()).tolist())
 
     def _text(self, row: Mapping[str, Any], column: str) -> str:
         value = row[column]
@@ -116,7 +116,8 @@ class Served:
             return 0
         if feature["rule"] == "vocabulary":
             return self._ids[feature["name"]].get(hashed >> 24, 0)
-        return 1 + ((hashed >> 32) * (feature["rows"] - 1) >> 32)
+        buckets = int(feature["rows"]) - 1
+        return 1 + ((hashed >> 32) * buckets >> 32)
 
     def _bag(
         self, rows: Sequence[Mapping[str, Any]], feature: Mapping[str, Any]
