@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -113,19 +114,17 @@ def test_an_interrupted_search_goes_on_and_is_charged_once(
 def test_a_run_that_was_not_trained_as_charged_is_not_released(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = tuning.run_cost
-
-    def quieter(*args: Any) -> Any:
-        cost = real(*args)
-        return type(cost)(cost.selection, 1.5 * cost.noise_multiplier, cost.sampling_rate, cost.steps)
-
-    monkeypatch.setattr(tuning, "run_cost", quieter)
+    """Charged for more noise than the run then has."""
+    plan = tuning.plan_search(asked(), GRID, runs=3)
+    quiet = tuple(replace(cost, noise_multiplier=1.5 * cost.noise_multiplier) for cost in plan.costs)
+    monkeypatch.setattr(tuning, "plan_search", lambda *_, **__: replace(plan, costs=quiet))
     with pytest.raises(RuntimeError, match="trained otherwise than the search was charged"):
-        tune(asked(), GRID, tmp_path / "best", runs=2)
+        tune(asked(), GRID, tmp_path / "best", runs=3)
     assert not RunFolder(tmp_path / "best").weights.exists()
 
 
-def test_settings_that_cost_differently_are_charged_as_the_worst(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow
+def test_settings_that_cost_differently_are_charged_as_the_worst() -> None:
     plan = tuning.plan_search(asked(), {"epochs": [1.0, 3.0]}, runs=2)
     assert plan.costs[0].steps < plan.costs[1].steps
     assert 0.9 * 4.0 < plan.epsilon <= 4.0
