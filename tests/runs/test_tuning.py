@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from safetensors import safe_open
-from support.command_line import assert_refused, invoke
 from support.runs import config
 
 from sparsedp.accounting import Ledger, RepeatAndSelectDpEvent
 from sparsedp.accounting.event_json import event_key
-from sparsedp.cli.tune import read_grid
 from sparsedp.runs import RunConfig, RunFolder, tune, tuning
 from sparsedp.runs.evaluation import evaluate_run
 from sparsedp.runs.training import Progress
@@ -86,6 +86,17 @@ def test_the_folder_is_that_of_a_run(searched: tuple[Path, list[Any]]) -> None:
         tune(asked(), GRID, out, runs=3)
 
 
+def test_a_kill_at_the_very_end_leaves_nothing_behind(
+    searched: tuple[Path, list[Any]], tmp_path: Path
+) -> None:
+    shutil.copytree(searched[0], tmp_path / "best")
+    (tmp_path / "best" / "private" / "run-0001").mkdir()
+    (tmp_path / "best" / "private" / "search.json").write_text("{}")
+    result = tune(asked(), GRID, tmp_path / "best", runs=3)
+    assert asdict(result) == RunFolder(tmp_path / "best").read_json("result")
+    assert list((tmp_path / "best" / "private").iterdir()) == []
+
+
 def test_an_interrupted_search_goes_on_and_is_charged_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,19 +124,17 @@ def test_an_interrupted_search_goes_on_and_is_charged_once(
 def test_a_run_that_was_not_trained_as_charged_is_not_released(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = tuning.run_cost
-
-    def quieter(*args: Any) -> Any:
-        cost = real(*args)
-        return type(cost)(cost.selection, 1.5 * cost.noise_multiplier, cost.sampling_rate, cost.steps)
-
-    monkeypatch.setattr(tuning, "run_cost", quieter)
+    """Charged for more noise than the run then has."""
+    plan = tuning.plan_search(asked(), GRID, runs=3)
+    quiet = tuple(replace(cost, noise_multiplier=1.5 * cost.noise_multiplier) for cost in plan.costs)
+    monkeypatch.setattr(tuning, "plan_search", lambda *_, **__: replace(plan, costs=quiet))
     with pytest.raises(RuntimeError, match="trained otherwise than the search was charged"):
-        tune(asked(), GRID, tmp_path / "best", runs=2)
+        tune(asked(), GRID, tmp_path / "best", runs=3)
     assert not RunFolder(tmp_path / "best").weights.exists()
 
 
-def test_settings_that_cost_differently_are_charged_as_the_worst(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow
+def test_settings_that_cost_differently_are_charged_as_the_worst() -> None:
     plan = tuning.plan_search(asked(), {"epochs": [1.0, 3.0]}, runs=2)
     assert plan.costs[0].steps < plan.costs[1].steps
     assert 0.9 * 4.0 < plan.epsilon <= 4.0
@@ -158,35 +167,3 @@ def test_a_selection_without_renyi_divergences_is_refused(tmp_path: Path) -> Non
     base = config("exponential", data="generated:600", expected_batch_size=300, epsilon=4.0)
     with pytest.raises(ValueError, match="ExponentialSelection cannot be searched"):
         tune(base, GRID, tmp_path / "best")
-
-
-def test_a_grid_at_the_command_line() -> None:
-    assert read_grid(["learning-rate=0.1,1", "model=pctr,dlrm"]) == {
-        "learning_rate": [0.1, 1],
-        "model": ["pctr", "dlrm"],
-    }
-    assert read_grid(["model_options=[{hidden: [4]}, {hidden: [8]}]"]) == {
-        "model_options": [{"hidden": [4]}, {"hidden": [8]}]
-    }
-    for text in ("learning_rate", "=1", "learning_rate="):
-        with pytest.raises(ValueError, match=r"^grid must be SETTING=VALUE"):
-            read_grid([text])
-
-
-def test_bad_input_at_the_command_line_is_one_line(tmp_path: Path) -> None:
-    base = [
-        "tune",
-        "--data",
-        "generated:600",
-        "--algorithm",
-        "adafest",
-        "--epsilon",
-        "4",
-        "--out",
-        tmp_path / "x",
-    ]
-    assert_refused(invoke(*base), "grid: there is nothing to choose from")
-    assert_refused(invoke(*base, "--grid", "epochs=1,2", "--epochs", "3"), "epochs: the grid varies it")
-    assert_refused(invoke(*base, "--grid", "epochs=1,2", "--law", "poisson"), "law must be one of")
-    assert_refused(invoke(*base, "--grid", "epochs=1,2", "--runs", "0.5"), "mean must lie between 1")
-    assert not (tmp_path / "x").exists()

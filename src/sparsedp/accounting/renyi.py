@@ -57,7 +57,7 @@ class _Accountant(RdpAccountant):  # type: ignore[misc]
     def _maybe_compose(self, event: DpEvent, count: int, do_compose: bool) -> Any:
         if not isinstance(event, WorstOfDpEvent):
             return super()._maybe_compose(event, count, do_compose)
-        before = self._rdp
+        before: F64 = self._rdp
         largest = np.zeros_like(before)
         try:
             for each in event.events:

@@ -109,7 +109,7 @@ def _default_delta(examples: float | None) -> float | None:
 def _ledger_delta(ledger: Ledger) -> float | None:
     """The delta of the ledger's budget, or of the statement of the run whose folder it is in."""
     if ledger.budget is not None:
-        return ledger.budget[1]
+        return float(ledger.budget[1])
     statement = ledger.path.with_name("statement.json")
     if not statement.is_file():
         return None

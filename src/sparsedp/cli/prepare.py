@@ -32,10 +32,6 @@ prepare_app = typer.Typer(
 
 Files = Annotated[list[Path], typer.Argument(help="Files, in time order.", exists=True, dir_okay=False)]
 Out = Annotated[Path, typer.Option(help="Folder to write; an interrupted one is continued.")]
-Nulls = Annotated[list[str] | None, typer.Option(help="A text that means a missing value, such as NA.")]
-TimeColumn = Annotated[
-    str | None, typer.Option(help="Column that orders the rows: a number, date or timestamp.")
-]
 UserColumn = Annotated[
     str | None, typer.Option(help="Column that says whose a row is, for training with --unit user.")
 ]

@@ -45,7 +45,6 @@ def tune(
     twice = [name for name in values if name in settings]
     if twice:
         raise ValueError(f"{twice[0]}: the grid varies it; leave it out here, or take it out of the grid")
-    RunFolder(out).refuse_taken()
     fit_to_data(config)
     from sparsedp.runs.tuning import tune as search
 

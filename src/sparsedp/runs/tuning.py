@@ -95,9 +95,13 @@ def tune(
     ``runs`` is the mean number of runs; by default as many as the grid has points. An interrupted search goes on
     when it is called again with the same arguments.
     """
-    plan = plan_search(base, grid, runs=runs, law=law)
     folder = RunFolder(out)
+    finished = folder.read_json("result")
+    if folder.has_config and finished is not None and _state_file(folder).exists():
+        _delete_private(folder)  # what a kill at the very end left behind
+        return Result(**finished)
     folder.refuse_taken()
+    plan = plan_search(base, grid, runs=runs, law=law)
     search = _Search.open(plan, folder)
     for number in range(len(search.drawn)):
         if number >= len(search.scores):
@@ -202,7 +206,7 @@ class _Search:
     @classmethod
     def open(cls, plan: SearchPlan, folder: RunFolder) -> _Search:
         """Begin a search, which is charged at once, or take up one that was interrupted."""
-        state = folder.path / "private" / "search.json"
+        state = _state_file(folder)
         asked = [plan.base.to_yaml(), list(plan.settings), plan.mean, plan.law]
         if not state.exists():
             state.parent.mkdir(parents=True, exist_ok=True)
@@ -225,7 +229,7 @@ class _Search:
 
     def _save(self) -> None:
         state = {"asked": self._asked, "name": self._name, "drawn": self.drawn, "scores": self.scores}
-        write_file(self.folder.path / "private" / "search.json", json_text(state))
+        write_file(_state_file(self.folder), json_text(state))
 
     def _ledger(self) -> Ledger:
         path = self.plan.base.ledger or self.folder.ledger
@@ -278,12 +282,12 @@ class _Search:
             },
         )
         self.folder.write_json("result", result)
-        shutil.rmtree(self.folder.path / "private")
         # The epsilon of the search, not that of the run, which would be too low a price.
         base, config = self.plan.base, self.plan.configs[self.drawn[best]]
         config = config.model_copy(update={"epsilon": base.epsilon, "ledger": base.ledger})
-        self.folder.create(config)
         record_data(self.folder, config)
+        self.folder.create(config)
+        _delete_private(self.folder)
         return Result(**result)
 
     @property
@@ -311,6 +315,17 @@ class _Search:
             plan.base.seed is None,
             notes if plan.base.seed is None else ("the noise is seeded", *notes),
         )
+
+
+def _state_file(folder: RunFolder) -> Path:
+    return folder.path / "private" / "search.json"
+
+
+def _delete_private(folder: RunFolder) -> None:
+    """Delete the runs that were not chosen, and last of all what says that there was a search."""
+    for run in (folder.path / "private").glob("run-*"):
+        shutil.rmtree(run)
+    _state_file(folder).unlink()
 
 
 def _copy_weights(source: Path, target: Path, privacy: str) -> None:
