@@ -61,6 +61,8 @@ _KNOBS = {
     "noise_ratio": "ratio",
     "threshold": "tau",
     "false_positives": "false positives",
+    "memory_false_positives": "remembered by chance",
+    "memory_share": "share",
     "selection_epsilon": "epsilon a draw",
 }
 

@@ -37,8 +37,9 @@ def test_every_algorithm_builds_its_rule() -> None:
     assert selection_of(config("adafest+", false_positives=9.0), fest) == sdp.AdaFEST(
         false_positives=9.0, within=fest
     )
-    remembering = config("adafest-memory", memory_share=0.1, memory_least=2.0, memory_most=9.0)
-    assert selection_of(remembering, None) == sdp.AdaFEST(memory_share=0.1, memory_least=2.0, memory_most=9.0)
+    knobs = {"memory_share": 0.1, "memory_least": 2.0, "memory_most": 9.0}
+    remembering = selection_of(config("adafest-memory", memory_false_positives=7.0, **knobs), None)
+    assert remembering == sdp.AdaFEST(memory_false_positives=7.0, **knobs)
     assert selection_of(config("random"), None) == sdp.RandomSelection(rows=100)
     assert selection_of(config("exponential"), None) == sdp.ExponentialSelection(100, 0.01, 0.1)
     assert selection_of(config("sparse-vector"), None) == sdp.SparseVectorSelection(100, 0.01, 0.1, 0.001)

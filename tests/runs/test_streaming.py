@@ -21,6 +21,7 @@ from sparsedp.runs.run_stats import RunStats
 from sparsedp.runs.sources import held_out, open_data, split_periods
 from sparsedp.runs.trainer import PlainTrainer, PrivateTrainer
 from sparsedp.runs.training import Progress
+from sparsedp.selection.row_memory import RowMemory
 from sparsedp.selection.vocabulary import StreamingVocabulary
 
 
@@ -147,8 +148,25 @@ def stop_at(step: int) -> Callable[[Progress], None]:
     return on_progress
 
 
+def test_memory_goes_from_one_period_to_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    observe, before, after = RowMemory.observe, list[int](), list[int]()
+
+    def observed(self: RowMemory, passed: Any) -> Any:
+        before.append(self.ids.size)
+        found = observe(self, passed)
+        after.append(self.ids.size)
+        return found
+
+    monkeypatch.setattr(RowMemory, "observe", observed)
+    stream(asked("adafest-memory", memory_false_positives=50.0), tmp_path / "run")
+    assert len(before) == 9
+    assert before == [0, *after[:-1]]
+    assert min(after) > 0
+
+
 INTERRUPTED: list[tuple[str, dict[str, Any]]] = [
     ("adafest", {}),
+    ("adafest-memory", {"memory_false_positives": 300.0, "memory_least": 1.5}),
     ("fest", {}),
     ("fest", {"frequencies": "all"}),
     ("adafest+", {"frequencies": "first"}),

@@ -26,7 +26,7 @@ ALL: dict[str, Selection] = {
     "fest": sdp.FEST({"table": [1, 2]}),
     "fest-lazy": sdp.FEST({"table": [1, 2]}, lazy=True),
     "adafest": sdp.AdaFEST(),
-    "adafest-memory": sdp.AdaFEST(memory_share=0.1),
+    "adafest-memory": sdp.AdaFEST(memory_false_positives=90),
     "adafest+": sdp.AdaFEST(within=sdp.FEST({"table": [1, 2]})),
     "exponential": sdp.ExponentialSelection(**SCORED),
     "sparse-vector": sdp.SparseVectorSelection(**SCORED, threshold=0.01),
@@ -92,10 +92,10 @@ def bad_selections() -> list[tuple[str, type[Selection], dict[str, object]]]:
         ("memory_share", sdp.AdaFEST, {"memory_share": 0.0}),
         ("memory_share", sdp.AdaFEST, {"memory_share": 1.0}),
         ("memory_share", sdp.AdaFEST, {"memory_share": float("nan")}),
-        ("memory_least", sdp.AdaFEST, {"memory_share": 0.1, "memory_least": 0.0}),
-        ("memory_least", sdp.AdaFEST, {"memory_share": 0.1, "memory_least": 7.0}),
-        ("memory_least", sdp.AdaFEST, {"memory_share": 0.1, "memory_most": float("inf")}),
-        ("memory_least and memory_most need memory_share", sdp.AdaFEST, {"memory_least": 2.0}),
+        ("memory_false_positives", sdp.AdaFEST, {"memory_false_positives": 0.0}),
+        ("memory_least", sdp.AdaFEST, {"memory_least": 0.0}),
+        ("memory_least", sdp.AdaFEST, {"memory_least": 7.0}),
+        ("memory_least", sdp.AdaFEST, {"memory_most": float("inf")}),
         ("threshold and false_positives", sdp.AdaFEST, {"threshold": 3.0, "false_positives": 5.0}),
         ("rows or coordinates", sdp.RandomSelection, {}),
         ("rows or coordinates", sdp.RandomSelection, {"rows": 3, "coordinates": 3}),
@@ -225,6 +225,6 @@ def test_a_rule_says_what_of_a_batch_it_needs(name: str) -> None:
     selection = ALL[name]
     space = selection.partition_tables([TableShape("table", 2000, 2)])
     rule = selection.rule(space, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=8.0)
-    needs = {"adafest": "ids", "adafest+": "ids", "exponential": "gradients", "sparse-vector": "gradients"}
-    assert rule.looks_at == needs.get(name, "nothing")
+    needs = {"exponential": "gradients", "sparse-vector": "gradients"}
+    assert rule.looks_at == needs.get(name, "ids" if name.startswith("adafest") else "nothing")
     assert Rule.looks_at == "gradients"  # what is safe for a rule that says nothing

@@ -28,7 +28,7 @@ def ints(*rows: int) -> I64:
     return np.array(rows, dtype=np.int64)
 
 
-def test_a_row_is_trained_once_it_has_survived_often_enough_and_until_it_has_not_for_long() -> None:
+def test_a_row_is_trained_once_it_has_passed_often_enough_and_until_it_has_not_for_long() -> None:
     memory = RowMemory(9, share=0.25, least=2.0, most=2.5)
     found = [memory.observe(rows).tolist() for rows in (ints(4), ints(4, 5), ints(4), ints(), ints(1))]
     assert found == [[], [], [4], [4], [4]]  # 1, 1.75, 2.5, 2.25, 2
@@ -71,13 +71,13 @@ def test_it_does_what_the_slow_one_does(settings: tuple[float, float, float]) ->
         assert (np.diff(memory.ids) > 0).all()
 
 
-def test_it_holds_what_survived_lately_and_no_more() -> None:
-    """At most the survivors of the last most / share steps, of a million rows."""
+def test_it_holds_what_passed_lately_and_no_more() -> None:
+    """At most what passed in the last most / share steps, of a million rows."""
     memory, rng = RowMemory(10**6, share=0.1, least=3.0, most=6.0), np.random.default_rng(2)
     for _ in range(100):
         memory.observe(np.unique(rng.integers(0, 10**6, 50)))
         assert memory.ids.size <= 50 * 6.0 / 0.1
-    assert 400 < memory.ids.size < 600  # nearly all survived once: ten steps
+    assert 400 < memory.ids.size < 600  # nearly all passed once: ten steps
     for _ in range(60):
         memory.observe(ints())
     assert not memory.ids.size
@@ -131,8 +131,21 @@ NOBODY = Counted(SparseCounts.zeros(SPACE.selectable_size))
 ONE_ROW = Counted(SparseCounts(ints(7), np.ones(1), SPACE.selectable_size))
 
 
-def remembering(**settings: float) -> ContributionMap:
-    selection = sdp.AdaFEST(noise_ratio=1.0, always_on_rows=0, contribution_norm=1.0, **settings)
+SIGMA1 = split_sigma(1.0, 1.0)[0]
+LOWER = 1.0
+"""The threshold from which rows are remembered; so many of nobody's rows pass it."""
+PASSING = 20_000 * float(stats.norm.sf(LOWER / SIGMA1))
+
+
+def remembering(threshold: float = 50.0, **settings: float) -> ContributionMap:
+    selection = sdp.AdaFEST(
+        noise_ratio=1.0,
+        threshold=threshold,
+        always_on_rows=0,
+        contribution_norm=1.0,
+        memory_false_positives=PASSING,
+        **settings,
+    )
     return selection.rule(SPACE, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=1.0)
 
 
@@ -150,26 +163,55 @@ def trained_at_the_end(probability: float, steps: int, share: float, least: floa
 def test_rows_are_trained_as_often_as_the_noise_on_the_map_says() -> None:
     """20,000 rows that nobody reads, five steps: a binomial number is trained in the last. Each bound errs with
     probability below 1e-9; 15% more or less noise on the map is rejected."""
-    share, least, most, threshold = 0.25, 1.5, 4.0, 1.0
-    rule = remembering(threshold=threshold, memory_share=share, memory_least=least, memory_most=most)
+    share, least, most = 0.25, 1.5, 4.0
+    rule = remembering(memory_share=share, memory_least=least, memory_most=most)
+    assert rule.memory_threshold == pytest.approx(LOWER)
     stream, found = NoiseSource(3).selection, Selected(ints())
     for _ in range(5):
         found = rule.select(NOBODY, stream)
-    sigma1 = split_sigma(1.0, 1.0)[0]
     for factor, is_so in ((1.0, True), (1.15, False), (1 / 1.15, False)):
-        survives = float(stats.norm.sf(threshold / (factor * sigma1)))
-        law = stats.binom(20_000, trained_at_the_end(survives, 5, share, least, most))
+        passes = float(stats.norm.sf(LOWER / (factor * SIGMA1)))
+        law = stats.binom(20_000, trained_at_the_end(passes, 5, share, least, most))
         assert bool(law.ppf(5e-10) <= found.rows.size <= law.isf(5e-10)) is is_so
 
 
-def test_given_the_survivors_nothing_else_of_a_batch_chooses_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_above_the_first_threshold_is_trained_at_once() -> None:
+    """As without memory, whose law it has: a binomial number, at 1e-9."""
+    rule = remembering(threshold=2.0, memory_least=6.0)
+    found = rule.select(ONE_ROW, NoiseSource(3).selection).rows
+    law = stats.binom(20_000, float(stats.norm.sf(2.0 / SIGMA1)))
+    assert law.ppf(5e-10) <= found.size <= law.isf(5e-10)
+    assert rule.memory is not None
+    assert found.size < rule.memory.ids.size
+    sure = Counted(SparseCounts(ints(7), np.full(1, 60.0), SPACE.selectable_size))
+    assert 7 in rule.select(sure, NoiseSource(3).selection).rows
+    high = remembering(threshold=0.5)
+    assert high.memory_threshold == 0.5  # never above the first threshold
+
+
+def test_without_noise_and_within_fest() -> None:
+    selection = sdp.AdaFEST(
+        threshold=2.0, memory_false_positives=100, memory_least=1.5, within=sdp.FEST({"table": range(5, 50)})
+    )
+    for sigma in (0.0, 1e-3):
+        rule = selection.rule(SPACE, noise_multiplier=sigma, max_grad_norm=1.0, expected_batch_size=1.0)
+        inside = Counted(SparseCounts(ints(7, 9), np.array([1.0, 3.0]), SPACE.selectable_size))
+        stream = NoiseSource(1).selection
+        found = [rule.select(inside, stream).rows for _ in range(3)]
+        assert found[0].tolist() == [9]  # 3 is above the threshold
+        assert {7, 9} <= set(found[2].tolist()) <= set(range(5, 50))
+
+
+def test_given_what_passed_nothing_else_of_a_batch_chooses_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sensitivity of the choice is that of the map: other data, the same bits, the same rows."""
-    released = [ints(1, 7), ints(7), ints(3, 7), ints(1)]
+    released = [
+        SparseCounts(rows, np.ones(rows.size), 20_000) for rows in (ints(1, 7), ints(7), ints(3, 7), ints(1))
+    ]
     chosen = []
     for batches in ([NOBODY] * 4, [ONE_ROW] * 4):
-        bits: Iterator[I64] = iter(released)
-        monkeypatch.setattr(adafest, "draw_survivors", lambda *_, bits=bits: next(bits))
-        rule = remembering(threshold=1.0, memory_share=0.1, memory_least=1.5)
+        passed: Iterator[SparseCounts] = iter(released)
+        monkeypatch.setattr(adafest, "noisy_counts_above", lambda *_, passed=passed: next(passed))
+        rule = remembering(memory_share=0.1, memory_least=1.5)
         chosen.append([rule.select(batch, NoiseSource(1).selection).rows.tolist() for batch in batches])
     assert chosen[0] == chosen[1] == [[], [7], [7], [1, 7]]
 
@@ -195,9 +237,10 @@ def whole_training(canaries: int, seed: int, steps: int, sigma: float) -> float:
         max_grad_norm=1.0,
         selection=sdp.AdaFEST(
             noise_ratio=1.0,
-            threshold=2.0,
+            threshold=4.0 * sigma,
             contribution_norm=1.0,
             always_on_rows=0,
+            memory_false_positives=5.0,
             memory_share=0.1,
             memory_least=1.5,
         ),
@@ -213,7 +256,7 @@ def whole_training(canaries: int, seed: int, steps: int, sigma: float) -> float:
         grad = model.table.weight.grad
         assert grad is not None
         times += 7 in grad.indices()[0].tolist()
-    return times - 0.3 * model.table.weight[7].item()
+    return times - 0.5 * float(np.tanh(model.table.weight[7].item() / (sigma * steps)))
 
 
 def run_audit(runs: int, steps: int, sigma: float) -> AuditResult:

@@ -8,12 +8,14 @@ DEFAULT_NOISE_RATIO = 5.0
 """AdaFEST: noise on the contribution map over noise on the gradient (sigma1 / sigma2)."""
 DEFAULT_FALSE_POSITIVES = 50.0
 """AdaFEST: untouched rows that survive a step by chance, on average."""
+DEFAULT_MEMORY_FALSE_POSITIVES = 2000.0
+"""AdaFEST with memory: untouched rows that are remembered in a step by chance, on average."""
 DEFAULT_MEMORY_SHARE = 0.02
-"""AdaFEST with memory: the part of the steps in which a row must survive to be trained."""
+"""AdaFEST with memory: the part of the steps in which a row must be remembered to be trained."""
 DEFAULT_MEMORY_LEAST = 3.0
-"""AdaFEST with memory: how often beyond that part it must have survived."""
+"""AdaFEST with memory: how often beyond that part."""
 DEFAULT_MEMORY_MOST = 6.0
-"""AdaFEST with memory: the largest number of such survivals that is remembered."""
+"""AdaFEST with memory: how many times beyond that part count at most."""
 DEFAULT_MU = 0.05
 """FEST: the Gaussian-DP parameter of the private top-k."""
 SMALL_DATA_MU = 0.02

@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails
 from sparsedp.core.defaults import (
     DEFAULT_ALWAYS_ON_ROWS,
     DEFAULT_FALSE_POSITIVES,
+    DEFAULT_MEMORY_FALSE_POSITIVES,
     DEFAULT_MEMORY_LEAST,
     DEFAULT_MEMORY_MOST,
     DEFAULT_MEMORY_SHARE,
@@ -120,12 +121,14 @@ class RunConfig(BaseModel):
     """The largest score of a row."""
     score_threshold: Annotated[float, Field(allow_inf_nan=False), SELECTION] = 0.001
     """The score that a row must reach."""
+    memory_false_positives: Annotated[Positive, SELECTION] = DEFAULT_MEMORY_FALSE_POSITIVES
+    """Untouched rows that are remembered in a step by chance, on average: the lower of two thresholds."""
     memory_share: Annotated[Fraction, SELECTION] = DEFAULT_MEMORY_SHARE
-    """The part of the steps in which a row must survive to be trained."""
+    """The part of the steps in which a row must be remembered to be trained."""
     memory_least: Annotated[Positive, SELECTION] = DEFAULT_MEMORY_LEAST
-    """How often beyond that part it must have survived."""
+    """How often beyond that part."""
     memory_most: Annotated[Positive, SELECTION] = DEFAULT_MEMORY_MOST
-    """How many of those survivals are remembered, at most."""
+    """How many times beyond that part count at most."""
 
     holdout: Annotated[Fraction, DATA] = 0.1
     """Fraction of the rows (with unit user: of the users) that is held out for evaluation."""

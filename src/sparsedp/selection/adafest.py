@@ -18,6 +18,7 @@ from sparsedp.core.defaults import (
     DEFAULT_FALSE_POSITIVES,
     DEFAULT_MEMORY_LEAST,
     DEFAULT_MEMORY_MOST,
+    DEFAULT_MEMORY_SHARE,
     DEFAULT_NOISE_RATIO,
 )
 from sparsedp.core.tables import TableShape
@@ -37,6 +38,7 @@ from sparsedp.selection.base import (
 )
 from sparsedp.selection.fest import FEST, PrivateTopK
 from sparsedp.selection.row_memory import RowMemory
+from sparsedp.selection.vocabulary import noisy_counts_above
 
 
 @dataclass(frozen=True)
@@ -55,12 +57,13 @@ class AdaFEST(Selection):
     ``contribution_norm`` is C1, by default the square root of the number of selectable tables, which clips
     nothing where examples have one value per feature; tables of at most ``always_on_rows`` rows are always on.
 
-    With memory (``memory_share`` given) a step trains the rows that survived often enough until now instead of those that
-    survive it: in a larger part of the steps than ``memory_share``, and ``memory_least`` times more (``RowMemory``).
-    Survivors by chance rarely repeat and are not trained, so the threshold may be low. The same event, for everything
-    that is released: survivors, and the gradient on the trained rows. Proof: the trained rows of a step are a function
-    of the survivors of this step and of those before, which are outputs of the mechanism; so the gradient's
-    query stays adaptive in released values alone.
+    With memory (``memory_false_positives`` given) a step also trains rows that do not survive it, if their noisy counts
+    passed a second, lower threshold repeatedly: in a larger part of the steps than ``memory_share``, and
+    ``memory_least`` times more (``RowMemory``). ``memory_false_positives`` untouched rows a step pass that threshold by
+    chance; they rarely repeat. The same event, for everything that is released: the noisy counts above the lower
+    threshold, and the gradient on the trained rows. Proof: both thresholds are post-processing of the one noisy map of
+    a step, and its trained rows are a function of what passed in this step and in those before: of outputs of the
+    mechanism, so the gradient's query stays adaptive in released values alone.
     """
 
     noise_ratio: float = DEFAULT_NOISE_RATIO
@@ -69,13 +72,14 @@ class AdaFEST(Selection):
     contribution_norm: float | None = None
     always_on_rows: int = DEFAULT_ALWAYS_ON_ROWS
     within: FEST | PrivateTopK | None = None
-    memory_share: float | None = None
+    memory_false_positives: float | None = None
+    memory_share: float = DEFAULT_MEMORY_SHARE
     memory_least: float = DEFAULT_MEMORY_LEAST
     memory_most: float = DEFAULT_MEMORY_MOST
 
     def __post_init__(self) -> None:
         check_always_on(self.always_on_rows)
-        for name in ("noise_ratio", "false_positives", "contribution_norm"):
+        for name in ("noise_ratio", "false_positives", "contribution_norm", "memory_false_positives"):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0):
                 raise ValueError(f"{name} must be positive and finite, got {value}")
@@ -87,15 +91,6 @@ class AdaFEST(Selection):
         if self.within is not None and self.within.lazy:
             raise ValueError("within: the rows of AdaFEST+ change at every step; give FEST without lazy=True")
 
-        self._check_memory()
-
-    def _check_memory(self) -> None:
-        if self.memory_share is None:
-            if (self.memory_least, self.memory_most) != (DEFAULT_MEMORY_LEAST, DEFAULT_MEMORY_MOST):
-                raise ValueError(
-                    "memory_least and memory_most need memory_share: without it there is no memory"
-                )
-            return
         if not 0.0 < self.memory_share < 1.0:
             raise ValueError(f"memory_share must lie between 0 and 1, got {self.memory_share}")
         if not 0.0 < self.memory_least <= self.memory_most < math.inf:
@@ -147,15 +142,16 @@ class AdaFEST(Selection):
             map_noise_multiplier=sigma1,
             threshold=threshold,
             domain=domain,
-            memory=self._new_memory(space),
+            **self._memory(space.selectable_size, rows, threshold, sigma1 * contribution_norm),
         )
 
-    def _new_memory(self, space: RowSpace) -> RowMemory | None:
-        if self.memory_share is None:
-            return None
-        return RowMemory(
-            space.selectable_size, share=self.memory_share, least=self.memory_least, most=self.memory_most
-        )
+    def _memory(self, size: int, rows: int, threshold: float, std: float) -> dict[str, Any]:
+        """The memory of a rule, and the threshold from which it remembers."""
+        if self.memory_false_positives is None:
+            return {}
+        lower = threshold_for_false_positives(self.memory_false_positives, rows, std)
+        memory = RowMemory(size, share=self.memory_share, least=self.memory_least, most=self.memory_most)
+        return {"memory": memory, "memory_threshold": min(lower, threshold)}
 
 
 @dataclass(frozen=True)
@@ -169,7 +165,8 @@ class ContributionMap(Rule):
     threshold: float = 0.0
     domain: I64 | None = None
     memory: RowMemory | None = None
-    """What was released earlier, where that chooses the rows to train."""
+    """What was released earlier, where that chooses rows too."""
+    memory_threshold: float = 0.0
 
     @property
     def map_std(self) -> float:
@@ -177,10 +174,24 @@ class ContributionMap(Rule):
         return self.map_noise_multiplier * self.contribution_norm
 
     def select(self, batch: Batch, stream: Stream) -> Selected:
-        """Draw the surviving rows; with memory, choose those that did so repeatedly."""
+        """Draw the surviving rows; with memory, add those that passed the lower threshold repeatedly."""
         counts = batch.contributions(self.contribution_norm, self.domain)
-        survivors = self.survivors(counts, self.domain, stream)
-        return Selected(survivors if self.memory is None else self.memory.observe(survivors))
+        if self.memory is None:
+            return Selected(self.survivors(counts, self.domain, stream))
+        passed = self.passing(counts, stream)
+        repeated = self.memory.observe(passed.ids)
+        return Selected(np.union1d(repeated, passed.ids[passed.values >= self.threshold]))
+
+    def passing(self, counts: SparseCounts, stream: Stream) -> SparseCounts:
+        """The noisy counts that are at least ``memory_threshold``, of all rows or of those in ``domain``."""
+        if self.map_std == 0:  # no noise: no untouched row passes
+            passed = (counts.values > 0) & (counts.values >= self.memory_threshold)
+            return SparseCounts(counts.ids[passed], counts.values[passed], counts.size)
+        inside = counts if self.domain is None else counts.within(self.domain)
+        if not inside.size:
+            return SparseCounts.zeros(counts.size)
+        noisy = noisy_counts_above(inside, self.map_std, self.memory_threshold, stream)
+        return noisy if self.domain is None else replace(noisy, ids=self.domain[noisy.ids], size=counts.size)
 
     def state_dict(self) -> dict[str, Any]:
         """The memory, if there is one."""

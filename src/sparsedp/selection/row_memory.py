@@ -1,4 +1,4 @@
-"""What AdaFEST remembers of the rows that survived earlier steps."""
+"""What AdaFEST remembers of the rows whose noisy counts were large in earlier steps."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from sparsedp.core.counts import positions_in
 
 
 class RowMemory:
-    """A level for each row that survived lately: up by 1 when it survives, down by ``share`` at every step.
+    """A level for each row that passed a threshold lately: up by 1 when it passes, down by ``share`` at every step.
 
-    A row is trained while its level is at least ``least``, so a row that survives in a larger part of the steps than
-    ``share`` is trained after some repetitions and one that survived by chance is not. A level is at most
-    ``most``: a row that no longer survives is trained for at most ``(most - least) / share`` steps more. At zero a
-    row is forgotten.
+    A row is trained while its level is at least ``least``: one that passes in a larger part of the steps than ``share``
+    is trained after some repetitions, one that passed by chance is not. A level is at most ``most``, so a row that no
+    longer passes is trained for at most ``(most - least) / share`` steps more. At zero a row is forgotten.
 
-    Its state is a function of the released rows alone, so it is released too. It holds no more rows than survived in
-    the last ``most / share`` steps; a step costs what it holds and what survives.
+    Its state is a function of released rows alone, so it is released too. It holds no more rows than passed in the
+    last ``most / share`` steps; a step costs what it holds and what passes.
     """
 
     def __init__(self, size: int, *, share: float, least: float, most: float) -> None:
@@ -30,13 +29,13 @@ class RowMemory:
         """The remembered rows, sorted."""
         self.levels: F64 = np.empty(0)
 
-    def observe(self, survivors: I64) -> I64:
-        """Take in the (sorted) rows that survived a step; the rows to train, sorted."""
+    def observe(self, passed: I64) -> I64:
+        """Take in the (sorted) rows that passed in a step; the rows to train, sorted."""
         self.levels -= self.share
-        place = positions_in(self.ids, survivors)
+        place = positions_in(self.ids, passed)
         known = place >= 0
         self.levels[place[known]] += 1.0
-        new = survivors[~known]
+        new = passed[~known]
         where = self.ids.searchsorted(new)
         ids, levels = np.insert(self.ids, where, new), np.insert(self.levels, where, 1.0)
         kept = levels > 0.0
