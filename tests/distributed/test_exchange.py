@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from unittest import mock
+
 import numpy as np
 import pytest
+import torch.distributed as dist
 from support.distributed_exchange import counted, disagreeing, exchanged, failing_alone, out_of_step, refused
 from support.processes import Processes
 
@@ -52,6 +55,15 @@ def test_what_fails_in_one_process_is_raised_in_all(processes: Processes) -> Non
 def test_settings_that_differ_are_named(processes: Processes) -> None:
     for text in processes.run(disagreeing, ranks=2):
         assert text == "rate: must be the same in all processes, got ['0', '1'] on ranks 0, 1, ..."
+
+
+def test_a_group_that_is_not_in_main_memory_is_refused() -> None:
+    with (
+        mock.patch.object(dist, "is_initialized", return_value=True),
+        mock.patch.object(dist, "get_backend_config", return_value="cuda:nccl"),
+        pytest.raises(ValueError, match="group: must exchange tensors in main memory"),
+    ):
+        Exchange()
 
 
 def test_without_processes_the_advice_is_torchrun() -> None:

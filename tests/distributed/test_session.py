@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+from support import distributed_device
 from support.distributed_sessions import top_k
 from support.processes import Processes
-from torch import nn
 
 from sparsedp.accounting import Ledger
-from sparsedp.distributed.session import DistributedSession, check_supported, part_of_rank
+from sparsedp.distributed.session import check_supported, part_of_rank
 from sparsedp.selection import DPSGD
 from sparsedp.training.step_config import StepConfig
 
@@ -49,7 +51,15 @@ def test_users_are_refused() -> None:
     check_supported(DPSGD(), StepConfig(1.0, 1.0, 4.0, 0.1, True, 10))
 
 
-def test_parameters_outside_main_memory_are_refused() -> None:
-    session = SimpleNamespace(module=nn.Linear(2, 2, device="meta"))
-    with pytest.raises(ValueError, match="parameter 'weight' is on device meta"):
-        DistributedSession._refuse_devices(session)  # type: ignore[arg-type]
+@pytest.mark.slow
+def test_parameters_on_another_device_train_as_in_main_memory(tmp_path: Path) -> None:
+    """Two processes, each with its model on a device that stands in for an accelerator; also saved and resumed."""
+    command = [sys.executable, str(Path(distributed_device.__file__)), str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    running = [
+        subprocess.Popen([*command, str(rank)], env=environment, stderr=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    for process in running:
+        _, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, errors

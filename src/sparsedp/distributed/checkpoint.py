@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint import FileSystemWriter, state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
@@ -58,7 +58,7 @@ def save(engine: DistributedEngine, folder: Path, extra: Mapping[str, Any] | Non
         with _in_one_line(f"save: {folder / name / _ROWS} could not be written"):
             state_dict_saver.save(
                 _as_dtensors(parts, exchange),
-                checkpoint_id=folder / name / _ROWS,
+                storage_writer=FileSystemWriter(folder / name / _ROWS, per_thread_copy_ahead=0),
                 process_group=exchange.group,
             )
 
@@ -141,7 +141,7 @@ def export(engine: DistributedEngine, path: Path, *, delta: float, allow_not_pri
     tensors = {}
     for name, (parameter, shards) in session.parts.items():
         span = shards.span(exchange.rank)
-        tensors[name] = parameter.detach()
+        tensors[name] = parameter.detach().cpu()
         tensors[f"{name}.ids"] = torch.from_numpy(shards.ids(np.arange(span.start, span.stop)))
     exchange.everywhere(
         "export",
@@ -165,18 +165,18 @@ def latest(folder: Path) -> str:
         raise ValueError(f"resume: {folder} holds no checkpoint of several processes") from None
 
 
-def _names(session: DistributedSession) -> dict[str, nn.Parameter]:
-    """Under every name of the module's state, the parameters of which this process holds a part."""
-    parts = {id(parameter) for parameter, _ in session.parts.values()}
+def _names(session: DistributedSession) -> dict[str, str]:
+    """All names in the module's state of parameters of which this process holds a part, with the first of each."""
+    first = {id(parameter): name for name, (parameter, _) in session.parts.items()}
     named = session.module.named_parameters(remove_duplicate=False)
-    return {name: parameter for name, parameter in named if id(parameter) in parts}
+    return {name: first[id(parameter)] for name, parameter in named if id(parameter) in first}
 
 
 def _take_parts(session: DistributedSession, state: dict[str, Any]) -> dict[str, _Part]:
     """Move what belongs to rows of sharded tables out of the state: by key, this process's part."""
     for name in _names(session):
         state["module"].pop(name)
-    parts = {name: (shards, parameter.detach()) for name, (parameter, shards) in session.parts.items()}
+    parts = {name: (shards, parameter.detach().cpu()) for name, (parameter, shards) in session.parts.items()}
     taken: list[list[Any]] = []
     for number, index, name, states in _optimizer_states(session, state["optimizer"]):
         parameter, shards = session.parts[name]
@@ -187,7 +187,7 @@ def _take_parts(session: DistributedSession, state: dict[str, Any]) -> dict[str,
                     f"save: the optimiser's {key!r} of the sharded table {name!r} is a sparse tensor (SGD with "
                     "momentum), which cannot be divided anew; use SGD without momentum, Adagrad or RowWiseAdagrad"
                 )
-            parts[f"optimizer.{number}.{index}.{key}"] = (shards, value)
+            parts[f"optimizer.{number}.{index}.{key}"] = (shards, value.cpu())
             taken.append([number, index, name, key, list(value.shape[1:]), str(value.dtype)])
     state["parts"] = taken
     return parts
@@ -195,9 +195,9 @@ def _take_parts(session: DistributedSession, state: dict[str, Any]) -> dict[str,
 
 def _load_parts(session: DistributedSession, state: dict[str, Any], folder: Path) -> None:
     """Read this process's rows, whoever wrote them, and put them back into the state."""
-    for name, parameter in _names(session).items():
-        state["module"][name] = parameter.detach()
-    parts = {name: (shards, parameter.detach()) for name, (parameter, shards) in session.parts.items()}
+    parts = {name: (shards, parameter.detach().cpu()) for name, (parameter, shards) in session.parts.items()}
+    for name, first in _names(session).items():
+        state["module"][name] = parts[first][1]
     by_place = {
         (number, index): states
         for number, index, _, states in _optimizer_states(session, state["optimizer"], create=True)

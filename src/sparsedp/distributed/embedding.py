@@ -83,7 +83,11 @@ class ShardedTable(nn.Module):
         """Normal numbers, other ones in every process also where all have the same seed."""
         seed = int(torch.randint(2**48, ()))
         generator = torch.Generator().manual_seed(seed + self.exchange.rank)
-        self.weight.normal_(0.0, self._std, generator=generator)
+        if self.weight.device.type == "cpu":
+            self.weight.normal_(0.0, self._std, generator=generator)
+        else:
+            drawn = torch.empty(self.weight.shape, dtype=self.weight.dtype)
+            self.weight.copy_(drawn.normal_(0.0, self._std, generator=generator))
         if self.padding_idx is not None:
             position = int(self.shards.positions(np.array([self.padding_idx]))[0])
             if position in self.span:
@@ -97,11 +101,14 @@ class ShardedTable(nn.Module):
                 f"table must have shape {(self.num_embeddings, self.embedding_dim)}, got {tuple(table.shape)}"
             )
         ids = self.shards.ids(np.arange(self.span.start, self.span.stop))
-        self.weight.copy_(table[torch.from_numpy(ids)])
+        self.weight.copy_(table[torch.from_numpy(ids).to(table.device)])
 
     @torch.no_grad()
     def whole_table(self) -> Tensor:
-        """The rows of all processes, in the order of their ids, in every process. A collective; for small tables."""
+        """The rows of all processes, in the order of their ids, in the main memory of every process.
+
+        A collective; for small tables.
+        """
         parts = self.exchange.all_gather("tables", [_as_bytes(self.weight.detach()).ravel()])
         joined = _from_bytes(np.concatenate([part for (part,) in parts]), self.weight)
         return joined[torch.from_numpy(self.shards.positions(np.arange(self.num_embeddings)))]
@@ -122,17 +129,17 @@ class ShardedTable(nn.Module):
 
 def _stand_in_rows(ids: Tensor, dim: int) -> Tensor:
     """Fixed numbers between -1 and 1, other ones for every id and coordinate."""
-    frequencies = torch.arange(1, dim + 1, dtype=torch.float64) * 12.9898
+    frequencies = torch.arange(1, dim + 1, dtype=torch.float64, device=ids.device) * 12.9898
     return torch.sin((ids.double().unsqueeze(1) + 1.0) * frequencies)
 
 
 def _as_bytes(rows: Tensor) -> NDArray[np.uint8]:
     """Rows of any type of float, some of which numpy does not know, as rows of bytes."""
-    return rows.contiguous().view(torch.uint8).numpy()  # type: ignore[no-any-return]
+    return rows.cpu().contiguous().view(torch.uint8).numpy()  # type: ignore[no-any-return]
 
 
 def _from_bytes(rows: NDArray[np.generic], like: Tensor) -> Tensor:
-    """The reverse, of the type and width of ``like``."""
+    """The reverse, of the type and width of ``like``, in main memory."""
     return torch.from_numpy(np.ascontiguousarray(rows).reshape(-1)).view(like.dtype).view(-1, like.shape[1])
 
 
@@ -142,19 +149,23 @@ class _Lookup(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, weight: Tensor, ids: Tensor, table: ShardedTable) -> Tensor:
         shards, exchange = table.shards, table.exchange
-        positions = shards.positions(ids.numpy())
+        positions = shards.positions(ids.cpu().numpy())
         owners = shards.owners(positions)
         routes = Routes(owners, shards.ranks)
         requests = routes.split(narrow(positions - owners * shards.chunk, shards.chunk))
         asked = [rows for (rows,) in exchange.all_to_all("ids", [[part] for part in requests])]
         held, width = weight.detach(), table.embedding_dim * weight.element_size()
-        answers = [[_as_bytes(held[torch.from_numpy(rows.astype(np.int64))]).ravel()] for rows in asked]
+        answers = [
+            [_as_bytes(held[torch.from_numpy(rows.astype(np.int64)).to(held.device)]).ravel()]
+            for rows in asked
+        ]
         received = exchange.all_to_all(
             "rows", answers, [[(np.uint8, part.size * width)] for part in requests]
         )
         ctx.table, ctx.routes, ctx.ids = table, routes, ids
         ctx.asked = asked if weight.requires_grad else None
-        return _from_bytes(routes.joined([rows.reshape(-1, width) for (rows,) in received]), weight)
+        found = _from_bytes(routes.joined([rows.reshape(-1, width) for (rows,) in received]), weight)
+        return found.to(weight.device)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, None]:
@@ -171,6 +182,7 @@ class _Lookup(torch.autograd.Function):
         # A copy: torch adds the gradient of a second pass to it in place, and numpy's memory cannot grow.
         values = _from_bytes(np.concatenate([part for (part,) in received]), grad).clone()
         total = torch.sparse_coo_tensor(rows, values, (len(table.span), table.embedding_dim)).coalesce()
+        total = total.to(grad.device)
         return total if table.sparse else total.to_dense(), None, None
 
 

@@ -86,6 +86,12 @@ class Exchange:
                 "torch.distributed is not initialised: start the script with torchrun and call "
                 "sparsedp.distributed.init_processes() first"
             )
+        backends = dist.get_backend_config(group)
+        if "cpu:gloo" not in backends:
+            raise ValueError(
+                f"group: must exchange tensors in main memory, through gloo, got {backends}: let "
+                "sparsedp.distributed.init_processes() join the processes, also for a model on another device"
+            )
         self.group = group
         self.world = dist.group.WORLD
         self.rank = dist.get_rank(group)

@@ -56,6 +56,12 @@ class RankSums:
             name: slice(begin, end)
             for name, begin, end in zip(dense, bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
         }
+        self._on_device = {
+            name: torch.zeros_like(parameter, dtype=torch.float64)
+            for name, parameter in dense.items()
+            if parameter.device.type != "cpu"
+        }
+        """Sums of parameters that are not in main memory are taken where they live."""
         self._touched: dict[int, tuple[I64, F64]] = {
             n: (np.empty(0, dtype=np.int64), np.empty((0, table.dim)))
             for n, table in enumerate(rule.space.tables)
@@ -67,15 +73,20 @@ class RankSums:
         if in_float32:
             self._float32_left -= batch.size
         dense_weights = weights if in_float32 else weights.astype(np.float64)
-        for name, view in self._views.items():
-            out = torch.from_numpy(self._flat[view]).view(self._dense[name].shape)
+        for name in self._dense:
+            out = self._on_device[name] if name in self._on_device else self._dense_sum(name)
             batch.accumulate_dense(name, out, dense_weights)
         for table_index, rows, sums in batch.row_sums(survivors, weights):
             self._touched[table_index] = merged_rows(self._touched[table_index], (rows, sums))
 
+    def _dense_sum(self, name: str) -> Tensor:
+        return torch.from_numpy(self._flat[self._views[name]]).view(self._dense[name].shape)
+
     def release(self, source: NoiseSource) -> StepGradient:
         """Send the sums to their owners, add noise there, send to all what all hold."""
         rule = self._rule
+        for name, on_device in self._on_device.items():
+            self._dense_sum(name).copy_(on_device)
         coordinates = rule.space.coordinates + sum(parameter.numel() for parameter in self._dense.values())
         lattice = step_lattice(rule, coordinates)
         # A second clipping must see the sums before they are rounded.

@@ -58,7 +58,6 @@ class DistributedSession(TrainingSession):
             self.shards[name] = divided.get(id(table.parameter), RowShards(table.rows, exchange.size))
             if id(table.parameter) in divided:
                 self.sharded.add(name)
-        self._refuse_devices()
         self._refuse_pieces()
         exchange.agree("make_private", self._summary())
         self._copy_parameters()
@@ -73,14 +72,6 @@ class DistributedSession(TrainingSession):
     def _poisson_loader(self, *args: Any, **kwargs: Any) -> PoissonLoader | None:
         check_supported(self.stated, self.step_config)
         return super()._poisson_loader(*args, **kwargs)
-
-    def _refuse_devices(self) -> None:
-        for name, parameter in self.module.named_parameters():
-            if parameter.device.type != "cpu":
-                raise ValueError(
-                    f"module: parameter {name!r} is on device {parameter.device}; over several processes all "
-                    "parameters must be in main memory"
-                )
 
     def _refuse_pieces(self) -> None:
         if self.parts and self.loader is not None and self.loader.is_in_pieces:
@@ -114,7 +105,12 @@ class DistributedSession(TrainingSession):
     @torch.no_grad()
     def _copy_parameters(self) -> None:
         """Start from rank 0's parameters and buffers, except for the rows of sharded tables."""
-        self.exchange.broadcast("parameters", [tensor.data for tensor in self._copied().values()])
+        tensors = [tensor.data for tensor in self._copied().values()]
+        here = [tensor.cpu().contiguous() for tensor in tensors]
+        self.exchange.broadcast("parameters", here)
+        for tensor, copy in zip(tensors, here, strict=True):
+            if copy is not tensor:
+                tensor.copy_(copy)
 
     @override
     def finalize_selection(self, selection: Selection) -> None:
