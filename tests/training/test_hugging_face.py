@@ -127,6 +127,27 @@ def test_pieces_are_never_larger_than_the_device_takes(tmp_path: Path) -> None:
     assert len(sizes) > 4
 
 
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_a_causal_model_trains(tmp_path: Path, side: str) -> None:
+    """Padded on the left, GPT-2's positions would begin with the pads, and so depend on the longest text."""
+    made = tokenizer()
+    made.padding_side = side
+    texts = [{"input_ids": made(text)["input_ids"]} for text, _ in reviews(N)]
+    private = PrivateTrainer(
+        gpt2(),
+        arguments(tmp_path, num_train_epochs=1.0),
+        target_epsilon=4.0,
+        train_dataset=texts,  # type: ignore[arg-type]
+        data_collator=transformers.DataCollatorForLanguageModeling(made, mlm=False),
+    )
+    if side == "left":
+        with pytest.raises(ValueError, match=r"'transformer.h.0.ln_1'.*longest text"):
+            private.train()
+    else:
+        private.train()
+        assert private.statement().epsilon <= 4.0
+
+
 def test_a_causal_model_has_the_mean_over_an_examples_own_tokens() -> None:
     model = gpt2()
     texts = [torch.tensor([5, 6, 7, 8]), torch.tensor([9, 10])]

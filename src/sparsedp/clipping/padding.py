@@ -186,7 +186,7 @@ class PaddingProbe:
 
 def _rows(ids: Tensor, padding_idx: int | None) -> Tensor:
     """The rows read, each once."""
-    rows = ids.unique()
+    rows: Tensor = torch.unique(ids)
     return rows if padding_idx is None else rows[rows != padding_idx]
 
 
