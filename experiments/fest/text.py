@@ -86,7 +86,10 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 RATES: dict[str, dict[str, float]] = {
     "frozen": {"learning_rate": 0.001, "head_learning_rate": 0.1},
+    "LoRA": {"learning_rate": 0.001, "head_learning_rate": 0.1},
     "DP-SGD": {"table_learning_rate": 3.0, "head_learning_rate": 0.1},
+    "DP-AdaFEST": {"table_learning_rate": 0.3, "head_learning_rate": 0.1},
+    "DP-FEST, public": {"table_learning_rate": 1.0, "head_learning_rate": 0.1},
     "without privacy": {"learning_rate": 0.001, "head_learning_rate": 0.01, "expected_batch_size": 128},
 }
 """Where they differ from the common ones: chosen by ``fest-text-tuning``."""
