@@ -88,8 +88,12 @@ def plan(
         "fest_mu": fest_mu,
     }
     if data is not None:
-        others = {**optional, "examples": examples, "expected_batch_size": expected_batch_size}
-        others |= {"table": table, "tables": tables}
+        others: dict[str, Any] = {
+            **optional,
+            "examples": examples,
+            "expected_batch_size": expected_batch_size,
+        }
+        others |= {"table": table, "tables": tables, "users": users, "rows_per_user": rows_per_user}
         _recipe_for(data, epsilon, delta, [name for name, value in others.items() if value], as_json)
         return
     if examples is None or expected_batch_size is None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsedp.accounting import PrivacyStatement
-from sparsedp.runs import ALGORITHMS, RunConfig, RunFolder
+from sparsedp.runs import RunConfig, RunFolder
 from sparsedp.runs.data_location import RECORD
 
 
@@ -35,7 +35,7 @@ class FinishedRun:
     def name(self) -> str:
         """Its name in the report."""
         epsilon = "" if self.config.epsilon is None else f", epsilon {self.config.epsilon:g}"
-        return ALGORITHMS[self.config.algorithm].label + epsilon
+        return self.config.method.label + epsilon
 
     @property
     def statement(self) -> PrivacyStatement | None:

@@ -12,6 +12,7 @@ from sparsedp.planning.recipes import TABLE_SCALE, Recipe, recipe
 from sparsedp.runs.config import Choices, RunConfig
 from sparsedp.runs.sources import open_data, split, split_periods
 from sparsedp.runs.text_config import TextConfig
+from sparsedp.runs.users import population, user_sampler
 
 WIDTH = 8
 HIDDEN = (64, 32)
@@ -100,10 +101,11 @@ def tables_of(schema: Schema, options: dict[str, Any]) -> list[TableShape]:
 
 
 def _training_rows(config: RunConfig, data: ClickData) -> int:
-    """How many examples a guarantee is for: of a streaming run the shortest period's."""
+    """How many examples, or users, batches are drawn from: of a streaming run the shortest period's."""
     if config.period is not None:
         return min(len(period) for period in split_periods(config, data)[0])
-    return len(split(config, data)[0])
+    training = split(config, data)[0]
+    return population(training, user_sampler(config, training))
 
 
 def _model_options(config: RunConfig, schema: Schema) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sparsedp.accounting import calibrate, epsilon_of, split_sigma
 from sparsedp.accounting.events import Events, PoissonSampledDpEvent
 from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE, PrivacyStatement
-from sparsedp.runs.algorithms import ALGORITHMS, selection_of
+from sparsedp.runs.algorithms import selection_of
 from sparsedp.runs.config import RunConfig
 from sparsedp.selection import AdaFEST, PrivateTopK, Selection
 
@@ -52,7 +52,7 @@ class RunCost:
 
 def unseen_selection(config: RunConfig) -> Selection:
     """The selection of a private run as far as its settings decide it; its row set is still to be chosen."""
-    if not ALGORITHMS[config.algorithm].row_set:
+    if not config.method.row_set:
         return selection_of(config, None)
     assert config.rows is not None
     top_k = PrivateTopK({}, config.rows, config.fest_mu, always_on_rows=config.always_on_rows)

@@ -21,7 +21,7 @@ from sparsedp.runs.data_location import fit_to_data, locate_data, record_data
 from sparsedp.runs.folder import RunFolder
 from sparsedp.runs.sources import data_of, fresh_model, split, split_periods
 from sparsedp.runs.trainer import check_ledger
-from sparsedp.runs.users import user_sampler
+from sparsedp.runs.users import check_batch, user_sampler
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class RunSetup:
             split_periods(config, data)
         else:
             split(config, data)
-        user_sampler(config, data)
+        check_batch(config, user_sampler(config, data))
         model = fresh_model(config, data)
         if config.calibration_mu is not None:
             check_calibrates(model, config)

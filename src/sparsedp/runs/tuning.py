@@ -27,6 +27,7 @@ from sparsedp.data import ClickData
 from sparsedp.mechanisms import draw_repetitions, repetition_event
 from sparsedp.mechanisms.repetition import Law
 from sparsedp.randomness import NoiseSource
+from sparsedp.runs.choosing import choose
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.cost import RunCost, run_cost
 from sparsedp.runs.data_location import fit_to_data, record_data
@@ -118,6 +119,7 @@ def plan_search(
     for problem, is_one in (
         (f"algorithm: {base.algorithm} is not private; sweep it instead", not base.is_private),
         ("period: a search has no periods", base.period is not None),
+        ("unit: a search protects examples; train users without one", base.unit != "example"),
         ("task: a search is for click data", isinstance(base, TextConfig)),
     ):
         if is_one:
@@ -127,7 +129,10 @@ def plan_search(
     for config in configs:
         if not config.is_private:
             raise ValueError(f"grid: algorithm {config.algorithm} is not private")
-    training, _ = split(base, data_of(base))
+    data = data_of(base)
+    assert isinstance(data, ClickData)
+    configs = [config if config.is_complete else choose(config, data).config for config in configs]
+    training, _ = split(base, data)
     return _calibrated(base, settings, configs, len(training), float(runs or len(settings)), law)
 
 
@@ -176,8 +181,8 @@ def _calibrated(
 
 
 def _cost(config: RunConfig, examples: int, delta: float) -> RunCost:
-    rate = min(config.expected_batch_size, examples) / examples
-    return run_cost(config, rate, steps_in(config.epochs, steps_per_epoch(rate)), delta)
+    rate = min(config.choices.expected_batch_size, examples) / examples
+    return run_cost(config, rate, steps_in(config.choices.epochs, steps_per_epoch(rate)), delta)
 
 
 def _run_event(costs: Sequence[RunCost], score_noise_multiplier: float) -> DpEvent:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from sparsedp.accounting import PrivacyStatement
-from sparsedp.runs.algorithms import ALGORITHMS
 from sparsedp.runs.folder import RunFolder
 from sparsedp.runs.result import NOT_PRIVATE
 from sparsedp.runs.setup import RunSetup
@@ -23,7 +22,7 @@ def write_unfinished(folder: RunFolder, path: Path) -> PrivacyStatement | None:
     the account.
     """
     config = folder.config()
-    if ALGORITHMS[config.algorithm].lazy_noise:
+    if config.method.lazy_noise:
         raise ValueError(f"unfinished: algorithm {config.algorithm} releases the final model only")
     if config.period is not None or folder.shared_checkpoint.exists():
         raise ValueError(

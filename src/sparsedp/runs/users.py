@@ -27,13 +27,17 @@ def user_sampler(config: RunConfig, data: ClickData | TextData) -> UserSampler |
             f"rows_per_user: {rows} of a user were requested, and the data was cut to {data.schema.rows_per_user} "
             "when it was prepared"
         )
-    sampler = UserSampler(data.user, rows_per_user=rows, sample=config.user_sampling)
-    if config.expected_batch_size > sampler.population:
+    return UserSampler(data.user, rows_per_user=rows, sample=config.user_sampling)
+
+
+def check_batch(config: RunConfig, sampler: UserSampler | None) -> None:
+    """Refuse batches of more users, or rows of users, than there are."""
+    batch = config.choices.expected_batch_size
+    if sampler is not None and batch > sampler.population:
         raise ValueError(
-            f"expected_batch_size: {config.expected_batch_size} {sampler.sample} a step were requested, and there are "
+            f"expected_batch_size: {batch} {sampler.sample} a step were requested, and there are "
             f"{sampler.population}; with unit user it counts {sampler.sample}"
         )
-    return sampler
 
 
 def loader_of(config: RunConfig, data: ClickData | TextData, sampler: UserSampler | None) -> Any:
