@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import sparsedp
-from sparsedp.core.durable import replace_file, write_file
+from sparsedp.core.durable import keep_previous, new_folder, previous_of, replace_file, write_file
 
 
 def test_the_new_contents_are_in_place_and_nothing_else_is_left(tmp_path: Path) -> None:
@@ -150,3 +150,40 @@ def test_no_other_file_of_the_library_renames() -> None:
     root = Path(sparsedp.__file__).parent
     found = [path.relative_to(root).as_posix() for path in root.rglob("*.py") if renames(path.read_text())]
     assert found == ["core/durable.py"]
+
+
+def test_a_new_folder_appears_complete_or_not_at_all(tmp_path: Path) -> None:
+    with new_folder(tmp_path / "out") as folder:
+        (folder / "file").write_text("whole")
+        assert not (tmp_path / "out").exists()
+    assert (tmp_path / "out" / "file").read_text() == "whole"
+    with pytest.raises(ZeroDivisionError), new_folder(tmp_path / "other") as folder:
+        (folder / "file").write_text("half")
+        raise ZeroDivisionError
+    with pytest.raises(ValueError, match=r"^out: .* exists"), new_folder(tmp_path / "out"):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_the_previous_contents_stay_beside_the_new(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.pt"
+    keep_previous(path)
+    assert not previous_of(path).exists()
+    for content in ("first", "second", "third"):
+        keep_previous(path)
+        write_file(path, content)
+    assert (path.read_text(), previous_of(path).read_text()) == ("third", "second")
+    assert previous_of(path).name == "checkpoint.previous.pt"
+
+
+def test_without_links_the_previous_contents_are_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("no links here")
+
+    monkeypatch.setattr(os, "link", refuse)
+    write_file(tmp_path / "file", "old")
+    keep_previous(tmp_path / "file")
+    write_file(tmp_path / "file", "new")
+    assert previous_of(tmp_path / "file").read_text() == "old"

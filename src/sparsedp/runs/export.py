@@ -8,11 +8,9 @@ without weights or pickled objects), the weights and tables (`model.safetensors`
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsedp.accounting import PrivacyStatement
-from sparsedp.core.durable import write_file
+from sparsedp.core.durable import new_folder, write_file
 from sparsedp.data import schema as schemas
 from sparsedp.data.encoding import Encoding
 from sparsedp.data.schema import Schema
@@ -75,7 +73,7 @@ def export_run(
     if source.is_exported:
         raise ValueError(f"{run} is an exported model already")
     schema, encoding = source.schema(), Encoding.read(source.path)
-    with _new_folder(Path(out)) as folder:
+    with new_folder(Path(out)) as folder:
         if source.is_finished:
             shutil.copyfile(source.path / WEIGHTS, folder / WEIGHTS)
             statement = read_statement(source.path)
@@ -91,23 +89,6 @@ def export_run(
         write_file(folder / schemas.FILE, schema.to_json())
         _write_texts(folder, source, schema, statement)
     return TrainedModel(module, encoding, schema, statement)
-
-
-@contextmanager
-def _new_folder(out: Path) -> Iterator[Path]:
-    """A folder that appears as ``out`` when it is complete, and not at all otherwise."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ValueError(f"out: {out} exists; give another folder, or remove it")
-    partial = out.with_name(out.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    try:
-        yield partial
-        if out.exists():
-            out.rmdir()
-        os.replace(partial, out)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 class _Computation(nn.Module):
