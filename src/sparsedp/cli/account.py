@@ -20,6 +20,14 @@ if TYPE_CHECKING:
     from sparsedp.accounting.ledger import Ledger
 
 
+PreparedData = Annotated[
+    Path | None,
+    typer.Option(
+        help="With --ledger and --rows-per-user: the runs' prepared data. Default: that of the run beside it."
+    ),
+]
+
+
 @refuse_bad_input
 def account(
     noise_multiplier: Annotated[
@@ -44,12 +52,7 @@ def account(
         int, typer.Option(help="Protect whole users, each with at most so many rows.")
     ] = 1,
     ledger: Annotated[Path | None, typer.Option(help="Read what was spent from this file.")] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            help="With --ledger and --rows-per-user: the runs' prepared data. Default: that of the run beside it."
-        ),
-    ] = None,
+    data: PreparedData = None,
     epsilon: Annotated[float | None, typer.Option(help="Answer with the delta at this epsilon.")] = None,
     curve: Annotated[bool, typer.Option("--curve", help="Epsilon at many deltas.")] = False,
     steps_within: Annotated[

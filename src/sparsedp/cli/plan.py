@@ -25,6 +25,22 @@ def _setting(name: str, *, default: bool = True) -> Any:
     return typer.Option(help=help_of(name, algorithms=False, default=default))
 
 
+DataToTrain = Annotated[
+    str | None,
+    typer.Option(
+        help="Prepared data (or generated:ROWS): print what `train` would choose for it, with reasons."
+    ),
+]
+OneTable = Annotated[
+    list[str] | None,
+    typer.Option(help="ROWSxDIM, ROWSxDIMxVALUES or NAME=ROWSxDIM; once for each table."),
+]
+AllTables = Annotated[
+    str | None, typer.Option(help="`criteo`, or a JSON file: a list of {rows, dim, values, name}.")
+]
+GradientSize = Annotated[
+    float | None, typer.Option(help="Embedding coordinates with noise in a step, at most.")
+]
 FestRows = Annotated[
     int | None, typer.Option(help="Rows that FEST selects. Default: as many as fit the same gradient size.")
 ]
@@ -41,26 +57,14 @@ RowsPerUser = Annotated[int | None, typer.Option(help="With --users: the rows of
 @refuse_bad_input
 def plan(
     epsilon: Annotated[float, typer.Option(help="Privacy budget of the whole run.")],
-    data: Annotated[
-        str | None,
-        typer.Option(
-            help="Prepared data (or generated:ROWS): print what `train` would choose for it, with reasons."
-        ),
-    ] = None,
+    data: DataToTrain = None,
     examples: Annotated[float | None, typer.Option(help="Examples in the data set.")] = None,
     expected_batch_size: Annotated[float | None, _setting("expected_batch_size", default=False)] = None,
     epochs: Annotated[float | None, _setting("epochs", default=False)] = None,
     delta: Annotated[float | None, _setting("delta")] = None,
-    table: Annotated[
-        list[str] | None,
-        typer.Option(help="ROWSxDIM, ROWSxDIMxVALUES or NAME=ROWSxDIM; once for each table."),
-    ] = None,
-    tables: Annotated[
-        str | None, typer.Option(help="`criteo`, or a JSON file: a list of {rows, dim, values, name}.")
-    ] = None,
-    gradient_size: Annotated[
-        float | None, typer.Option(help="Embedding coordinates with noise in a step, at most.")
-    ] = None,
+    table: OneTable = None,
+    tables: AllTables = None,
+    gradient_size: GradientSize = None,
     false_positives: Annotated[float | None, _setting("false_positives")] = None,
     threshold: Annotated[float | None, _setting("threshold")] = None,
     noise_ratio: Annotated[float | None, _setting("noise_ratio")] = None,
@@ -109,7 +113,11 @@ def plan(
         dense_parameters=dense_parameters,
         **arguments,
     )
-    for_users = _users(made, delta, users, rows_per_user)
+    _show_both(made, _users(made, delta, users, rows_per_user), as_json)
+
+
+def _show_both(made: Plan, for_users: UserPlan | None, as_json: bool) -> None:
+    """Print a plan and, where it was asked for, that of the same run for users."""
     if as_json:
         both = {} if for_users is None else {"users": for_users.to_dict()}
         typer.echo(json_text({**made.to_dict(), **both}, indent=2))
