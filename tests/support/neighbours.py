@@ -82,7 +82,7 @@ class Setting:
         if self.users is not None:
             sampler = self.users
             private.data_loader.steps_per_epoch = len(batches)
-            private.data_loader._draw = lambda step: rows_of_users(sampler, batches[step % len(batches)])
+            private.data_loader._draw = lambda _, step: rows_of_users(sampler, batches[step % len(batches)])
         elif self.poisson:
             private.data_loader.steps_per_epoch = len(batches)
             private.data_loader.indices = lambda step: np.array(batches[step % len(batches)], np.int64)

@@ -93,7 +93,7 @@ def audit_users(
     def mechanism(users: int, stream: Stream, runs: int) -> list[float]:
         rows = np.arange(ROWS * users)
         drawn = rows, Units(np.zeros(rows.size, np.int64), ROWS)
-        found = releases(selection, sampler, torch.ones(ROWS), runs, 1.0, lambda step: drawn)
+        found = releases(selection, sampler, torch.ones(ROWS), runs, 1.0, lambda users, step: drawn)
         return [statistic(*each) for each in found]
 
     claimed = analytic_gaussian_epsilon(delta, 1 / SIGMA)

@@ -91,8 +91,14 @@ class BatchOwner:
                     "private.data_loader gave last, call backward() on its loss, then step()"
                 )
         pieces = [
-            Piece(contents, _grouped(captured.get(number), units), units)
+            Piece(contents, captured.get(number), units)
             for number, (_, contents, units) in self._open_pieces.items()
+        ]
+        pieces = [
+            piece
+            if piece.captured is None or piece.units is None
+            else piece._replace(captured=piece.captured.grouped(piece.units))
+            for piece in pieces
         ]
         self._open_pieces = {}
         return pieces
@@ -131,7 +137,3 @@ class BatchOwner:
             raise RuntimeError(
                 "step() without a new batch of private.data_loader: each batch allows one step only"
             )
-
-
-def _grouped(captured: Captured | None, units: Units | None) -> Captured | None:
-    return captured if captured is None or units is None else captured.grouped(units)

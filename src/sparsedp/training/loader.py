@@ -112,16 +112,15 @@ class PoissonLoader:
     @draw
     def indices(self, step: int) -> NDArray[np.int64]:
         """The examples of batch number ``step``."""
-        return self._draw(step)[0]
-
-    def _draw(self, step: int) -> tuple[NDArray[np.int64], Units | None]:
-        """The examples of batch number ``step``, and their units where several may be one."""
-        stream = self._stream.fork(step)
         if self._users is not None:
-            return self._users.draw(stream, self.sampling_rate)
-        chosen = bernoulli_positions(stream, len(self._part), self.sampling_rate)
+            return self._draw(self._users, step)[0]
+        chosen = bernoulli_positions(self._stream.fork(step), len(self._part), self.sampling_rate)
         chosen += self._part.start
-        return chosen, None
+        return chosen
+
+    def _draw(self, users: UserSampler, step: int) -> tuple[NDArray[np.int64], Units | None]:
+        """The examples of batch number ``step``, and whose they are where a user's examples are one unit."""
+        return users.draw(self._stream.fork(step), self.sampling_rate)
 
     def __iter__(self) -> Iterator[Any]:
         """The rest of the epoch in which ``position`` lies."""
@@ -165,7 +164,11 @@ class PoissonLoader:
 
     def _pieces(self, steps: range) -> Iterator[_Piece]:
         for step in steps:
-            indices, units = (self.indices(step), None) if self._users is None else self._draw(step)
+            users, units = self._users, None
+            if users is not None and users.sample == "users":
+                indices, units = self._draw(users, step)
+            else:
+                indices = self.indices(step)
             size = self._physical or max(indices.size, 1)
             cuts = [slice(start, start + size) for start in range(0, max(indices.size, 1), size)]
             if units is not None and indices.size:
