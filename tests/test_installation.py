@@ -46,6 +46,8 @@ COMMANDS = [
             ("data", "demo"),
             ("data", "train --data generated:100 --algorithm dp-sgd --epsilon 1 --out run"),
             ("data", "evaluate run"),
+            ("data", f"predict run --input {__file__} --out scores.csv"),
+            ("data", "export run --out exported"),
             ("data", "sweep sweep.yaml --out runs"),
             ("data", "bench prepare"),
             ("report", "demo"),

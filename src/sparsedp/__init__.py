@@ -7,6 +7,8 @@ convex optimisation) start at once.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -25,7 +27,6 @@ _HOME = {
     "PrivacyStatement": "sparsedp.accounting",
     "Ledger": "sparsedp.accounting",
     "calibrate": "sparsedp.accounting",
-    "load": "sparsedp.runs",
     "plan": "sparsedp.planning",
 }
 
@@ -71,7 +72,7 @@ if TYPE_CHECKING:
     from sparsedp.accounting import Ledger, PrivacyStatement, calibrate
     from sparsedp.planning import plan
     from sparsedp.randomness import NoiseSource
-    from sparsedp.runs import load
+    from sparsedp.runs import TrainedModel
     from sparsedp.selection import (
         DPSGD,
         FEST,
@@ -81,6 +82,12 @@ if TYPE_CHECKING:
         SparseVectorSelection,
     )
     from sparsedp.training import PrivacyEngine, Private, UserSampler
+
+
+def load(folder: str | Path, *, trust: bool = False, model: Callable[..., Any] | None = None) -> TrainedModel:
+    """The model in the folder of a finished run, or in an exported one: `sparsedp.runs.load`, which needs extras."""
+    loaded: TrainedModel = importlib.import_module("sparsedp.runs").load(folder, trust=trust, model=model)
+    return loaded
 
 
 def __getattr__(name: str) -> Any:

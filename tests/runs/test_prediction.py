@@ -130,11 +130,11 @@ def test_a_model_that_diverged_is_refused(model: TrainedModel) -> None:
         TrainedModel(Diverged(), model.encoding, model.schema, None).predict_proba(raw_frame())
 
 
-def test_what_the_model_carries(model: TrainedModel) -> None:
+def test_what_the_model_carries(model: TrainedModel, served: Served) -> None:
+    assert repr(sparsedp.load(served.run)) == repr(model)
     assert model.statement is None
     assert model.privacy == NOT_PRIVATE
     assert NOT_PRIVATE in repr(model)
     assert model.columns == ("price", "user", "item", "tags")
     assert [each.name for each in model.schema.categorical] == ["user", "item", "user*item"]
-    assert sparsedp.load is load
     assert not model.module.training

@@ -64,7 +64,7 @@ class Served:
         self.statement: dict[str, Any] = json.loads((folder / "statement.json").read_text())
         keys = folder / "encoding.safetensors"
         lists = load_file(keys) if keys.exists() else {}
-        self._ids = {
+        self._ids: dict[str, dict[int, int]] = {
             name: {key: number + 1 for number, key in reversed(list(enumerate(each.tolist())))}
             for name, each in lists.items()
         }
@@ -115,7 +115,7 @@ class Served:
         if not hashed:
             return 0
         if feature["rule"] == "vocabulary":
-            return self._ids[feature["name"]].get(hashed >> 24, 0)
+            return int(self._ids[feature["name"]].get(hashed >> 24, 0))
         buckets = int(feature["rows"]) - 1
         return 1 + ((hashed >> 32) * buckets >> 32)
 
