@@ -185,7 +185,7 @@ def progress_bar(title: str, quiet: bool) -> Iterator[Callable[[Progress], None]
         bar.start()
         note = f"{progress.examples_per_second:,.0f} examples/s"
         if progress.rows is not None:
-            note += f", {progress.rows:,.0f} rows/step, epsilon <= {progress.epsilon:.3f} so far (see the statement at the end)"
+            note += f", {progress.rows:,.0f} rows/step, epsilon <= {progress.epsilon:.3f} so far"
         bar.update(task, completed=progress.step, total=progress.total, note=note)
 
     try:
