@@ -124,6 +124,8 @@ def test_a_ledger_is_read_aloud(ledger):
     text = invoke("--ledger", str(ledger), "--delta", "1e-5").stdout
     for word in ("1e-05", "add-or-remove-one", "unit: example", "model a", "Budget: epsilon 2", "100 x"):
         assert word in text
+    (budget,) = [line for line in text.splitlines() if line.startswith("Budget")]
+    assert "at delta 1e-06, add-or-remove-one adjacency, unit: example, for all that" in budget
 
 
 def test_what_a_broken_off_run_reserved_is_said(ledger):

@@ -29,6 +29,7 @@ def test_a_sweep_as_table_and_as_json(tmp_path: Path) -> None:
     assert again.exit_code == 0, again.exception
     assert "noise_ratio" in again.stdout
     assert "spent_epsilon" in again.stdout
+    assert "add-or-remove-one adjacency, unit: example" in again.stdout
     assert pl.read_parquet(tmp_path / "out" / "results.parquet").height == 2
 
 

@@ -54,10 +54,12 @@ def check_renyi(event: DpEvent) -> None:
 class _Accountant(RdpAccountant):  # type: ignore[misc]
     """That of dp-accounting, which knows no `WorstOfDpEvent`."""
 
+    _rdp: F64
+
     def _maybe_compose(self, event: DpEvent, count: int, do_compose: bool) -> Any:
         if not isinstance(event, WorstOfDpEvent):
             return super()._maybe_compose(event, count, do_compose)
-        before: F64 = self._rdp
+        before = self._rdp
         largest = np.zeros_like(before)
         try:
             for each in event.events:

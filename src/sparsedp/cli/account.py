@@ -311,7 +311,11 @@ def _show_ledger(ledger: Ledger, spending: Spending, delta: float, as_json: bool
         return
     typer.echo(f"Ledger {ledger.path}: {statement}")
     if ledger.budget:
-        typer.echo(f"Budget: epsilon {ledger.budget[0]:g} at delta {ledger.budget[1]:g}")
+        epsilon, delta = ledger.budget
+        protected = f"{ledger.adjacency} adjacency, unit: {ledger.unit}"
+        typer.echo(
+            f"Budget: epsilon {epsilon:g} at delta {delta:g}, {protected}, for all that this ledger records"
+        )
     for run in ledger.runs:
         typer.echo(f"Run {run.name}, began {run.began}{'' if run.private else ' (seeded or without noise)'}")
     for event, count in spending.events:

@@ -48,6 +48,11 @@ def sweep(
     varied = [name for grid in plan_with_settings.grids for name in grid]
     shown = [*dict.fromkeys(varied), "auc", "log_loss", "reduction", "spent_epsilon"]
     Console(width=160).print(_table(results.select(shown).sort("auc", descending=True)))
+    if results["spent_epsilon"].is_not_null().any():
+        typer.echo(
+            "spent_epsilon is each run's own, add-or-remove-one adjacency, unit: example, released as its statement.json "
+            "says; to publish the best of them costs more (sparsedp tune)"
+        )
     typer.echo(f"results: {out / RESULTS}")
 
 

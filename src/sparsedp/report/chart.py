@@ -66,7 +66,7 @@ class Curves:
         if self.level is not None:
             at = up(self.level[0])
             parts.append(f'<line class="level" x1="{left}" y1="{at:.1f}" x2="{right}" y2="{at:.1f}"/>')
-            parts.append(_text(right - 4, at - 5, self.level[1], "end"))
+            parts.append(_text(left + 6, at - 5, self.level[1], "start"))
         for number, each in enumerate(self.series):
             points = [(across(_placed(x, log)), up(y)) for x, y in zip(each.x, each.y, strict=True)]
             path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)

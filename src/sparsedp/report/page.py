@@ -88,7 +88,7 @@ th,td{overflow-wrap:normal}th[scope=col]{white-space:normal;vertical-align:botto
 svg text{fill:var(--text);font:12px system-ui,sans-serif}svg text.title{fill:var(--quiet)}svg text.name{font-size:13px}
 svg .grid,svg .row{stroke:var(--line)}svg .row{stroke-dasharray:1 3}svg polyline{fill:none;stroke-width:2}
 svg .level{stroke:var(--quiet);stroke-dasharray:3 3}
-@media(max-width:40rem){.plot{height:18rem}svg.wide{display:none}svg.narrow{display:inline}th[scope=row]{white-space:normal;min-width:6.5rem;overflow-wrap:anywhere}}
+@media(max-width:40rem){.plot{height:18rem}svg.wide{display:none}svg.narrow{display:inline}th[scope=row]{white-space:normal;min-width:6.5rem;overflow-wrap:anywhere}th[scope=col]{min-width:4.5rem}}
 """
 
 _SCRIPT = """<script>

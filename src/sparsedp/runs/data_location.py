@@ -32,8 +32,8 @@ def fit_to_data(config: RunConfig) -> tuple[RunConfig, list[str]]:
     }
     if isinstance(config, TextConfig) and Path(config.model).is_dir():
         paths["model"] = str(Path(config.model).absolute())
+    schema = schema_of(config)  # an error names the path as it was given
     config = config.model_copy(update=paths)
-    schema = schema_of(config)
     if schema is None or not schema.multi_hot or "model" in config.model_fields_set:
         return config, []
     columns = ", ".join(feature.name for feature in schema.multi_hot)
@@ -48,7 +48,7 @@ def schema_of(config: RunConfig) -> Schema | None:
     if not isinstance(config, TextConfig):
         return Schema.read(config.data)
     if not Path(config.data).exists():
-        raise ValueError(f"data: there is no file or folder {config.data}")
+        raise ValueError(f"data: {config.data} is neither a TSV file nor a folder with a train.tsv")
     return None
 
 
