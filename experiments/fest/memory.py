@@ -87,13 +87,11 @@ def run(study: Study) -> dict[str, Any]:
 
 def _grids(each: DataSet, quick: bool) -> list[Grid]:
     streams = each.source.startswith("generated")
-    remembering = STREAMED if streams else REMEMBERING
-    grids = [
-        PLAIN,
-        *({"algorithm": ["adafest-memory"], "false_positives": [20.0], **grid} for grid in remembering),
-        {"algorithm": ["fest"], "rows": ROWS[each.name]},
-        {"algorithm": ["dp-sgd" if streams else "lazy"]},
-    ]
+    common: Grid = {"algorithm": ["adafest-memory"], "false_positives": [20.0]}
+    remembering: list[Grid] = [common | grid for grid in (STREAMED if streams else REMEMBERING)]
+    fest: Grid = {"algorithm": ["fest"], "rows": ROWS[each.name]}
+    dense: Grid = {"algorithm": ["dp-sgd" if streams else "lazy"]}
+    grids = [PLAIN, *remembering, fest, dense]
     length, training = next(iter(each.periods.items()))
     more: Grid = {"period": [length], "train_periods": [training]} if streams else {}
     seeds = list(each.seeds[:1] if quick else each.seeds)
