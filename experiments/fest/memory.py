@@ -50,8 +50,16 @@ REMEMBERING: list[Grid] = [
     {"noise_ratio": [2.0], "memory_false_positives": [1000.0, 5000.0]},
     {"noise_ratio": [5.0], "memory_false_positives": [5000.0]},
 ]
-STREAMED: list[Grid] = [{"noise_ratio": [2.0], "memory_false_positives": [500.0], "memory_share": [0.1]}]
-"""A day has a dozen steps: a share of 0.02 would remember a row for weeks."""
+STREAMED: list[Grid] = [
+    {
+        "noise_ratio": [2.0],
+        "false_positives": [0.01],
+        "memory_false_positives": [20.0],
+        "memory_share": [0.3],
+        "memory_least": [2.0],
+    }
+]
+"""A day has a dozen steps: a share of 0.02 would remember a row for weeks. Here few rows are worth their noise."""
 ROWS: dict[str, list[int]] = {
     "flights": [3000, 10000],
     "tennis": [1000, 3000],
@@ -79,13 +87,11 @@ def run(study: Study) -> dict[str, Any]:
 
 def _grids(each: DataSet, quick: bool) -> list[Grid]:
     streams = each.source.startswith("generated")
-    remembering = STREAMED if streams else REMEMBERING
-    grids = [
-        PLAIN,
-        *({"algorithm": ["adafest-memory"], "false_positives": [20.0], **grid} for grid in remembering),
-        {"algorithm": ["fest"], "rows": ROWS[each.name]},
-        {"algorithm": ["dp-sgd" if streams else "lazy"]},
-    ]
+    common: Grid = {"algorithm": ["adafest-memory"], "false_positives": [20.0]}
+    remembering: list[Grid] = [common | grid for grid in (STREAMED if streams else REMEMBERING)]
+    fest: Grid = {"algorithm": ["fest"], "rows": ROWS[each.name]}
+    dense: Grid = {"algorithm": ["dp-sgd" if streams else "lazy"]}
+    grids = [PLAIN, *remembering, fest, dense]
     length, training = next(iter(each.periods.items()))
     more: Grid = {"period": [length], "train_periods": [training]} if streams else {}
     seeds = list(each.seeds[:1] if quick else each.seeds)

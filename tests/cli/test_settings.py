@@ -49,7 +49,7 @@ def test_help_has_an_option_for_every_setting_and_the_panels(command: str) -> No
 
 
 def test_help_tells_default_and_readers() -> None:
-    assert help_of("noise_ratio").endswith("Default: 5. For adafest, adafest+.")
+    assert help_of("noise_ratio").endswith("Default: 5. For adafest, adafest-memory, adafest+.")
     assert help_of("noise_ratio", algorithms=False).endswith("Default: 5.")
     assert help_of("holdout_by").endswith("Default: hash.")
     assert "Default" not in help_of("data")

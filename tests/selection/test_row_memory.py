@@ -271,7 +271,7 @@ def run_audit(runs: int, steps: int, sigma: float) -> AuditResult:
 @pytest.mark.slow
 def test_audit_of_a_whole_training() -> None:
     """A rare id is in the data or not; everything released in six steps. Errs with probability at most 1e-9."""
-    result = run_audit(1500, steps=6, sigma=1.0)
+    result = run_audit(800, steps=6, sigma=1.0)
     assert not result.refuted, str(result)
     assert result.lower_bound > 0.2, "an audit that sees nothing proves nothing"
 

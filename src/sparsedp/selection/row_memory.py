@@ -38,8 +38,8 @@ class RowMemory:
         new = passed[~known]
         where = self.ids.searchsorted(new)
         ids, levels = np.insert(self.ids, where, new), np.insert(self.levels, where, 1.0)
-        kept = levels > 0.0
-        self.ids, self.levels = ids[kept], np.minimum(levels[kept], self.most)
+        alive = levels > 0.0
+        self.ids, self.levels = ids[alive], np.minimum(levels[alive], self.most)
         return self.ids[self.levels >= self.least]
 
     def state_dict(self) -> dict[str, Any]:
