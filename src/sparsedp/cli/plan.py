@@ -25,6 +25,7 @@ def _setting(name: str, *, default: bool = True) -> Any:
 
 @refuse_bad_input
 def plan(
+    context: typer.Context,
     epsilon: Annotated[float, typer.Option(help="Privacy budget of the whole run.")],
     data: Annotated[
         str | None,
@@ -59,56 +60,43 @@ def plan(
         float | None,
         typer.Option(help="Gaussian-DP parameter of FEST's top-k. Default: by the number of examples."),
     ] = None,
-    dense_parameters: Annotated[int, typer.Option(help="Trainable coordinates outside the tables.")] = 0,
+    dense_parameters: Annotated[
+        int | None, typer.Option(help="Trainable coordinates outside the tables. Default: 0.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Plan a private run: noise multipliers, threshold and gradient size, for AdaFEST, FEST and DP-SGD."""
+    given = {
+        name: value for name, value in context.params.items() if value is not None and value not in ([], ())
+    }
+    given.pop("as_json")
+    if data is not None:
+        _recipe_for(given, as_json)
+        return
+    for name in ("examples", "expected_batch_size"):
+        if context.params[name] is None:
+            raise ValueError(f"{name}: it must be given, or --data for a recipe")
     from sparsedp.planning.planner import plan as make_plan
 
-    optional = {
-        "epochs": epochs,
-        "gradient_size": gradient_size,
-        "false_positives": false_positives,
-        "threshold": threshold,
-        "noise_ratio": noise_ratio,
-        "contribution_norm": contribution_norm,
-        "always_on_rows": always_on_rows,
-        "fest_rows": fest_rows,
-        "fest_mu": fest_mu,
-    }
-    if data is not None:
-        others = {**optional, "examples": examples, "expected_batch_size": expected_batch_size}
-        others |= {"table": table, "tables": tables}
-        _recipe_for(data, epsilon, delta, [name for name, value in others.items() if value], as_json)
-        return
-    if examples is None or expected_batch_size is None:
-        missing = "examples" if examples is None else "expected_batch_size"
-        raise ValueError(f"{missing}: it must be given, or --data for a recipe")
-    optional["delta"] = delta
-    arguments: dict[str, Any] = {name: value for name, value in optional.items() if value is not None}
-    made = make_plan(
-        epsilon=epsilon,
-        examples=examples,  # type: ignore[arg-type]  # 4.5e7 is welcome here; the planner checks that it is whole
-        expected_batch_size=expected_batch_size,  # type: ignore[arg-type]
-        tables=_tables(table or [], tables),
-        dense_parameters=dense_parameters,
-        **arguments,
-    )
+    shapes = _tables(given.pop("table", []), given.pop("tables", None))
+    made = make_plan(**given, tables=shapes)
     if as_json:
         typer.echo(json.dumps(made.to_dict(), indent=2, allow_nan=False))
     else:
         _show(made)
 
 
-def _recipe_for(data: str, epsilon: float, delta: float | None, others: list[str], as_json: bool) -> None:
+def _recipe_for(given: dict[str, Any], as_json: bool) -> None:
     """Print the recipe of a run on this data."""
+    others = [name for name in given if name not in ("data", "epsilon", "delta")]
     if others:
         raise ValueError(
             f"{others[0]}: with --data the recipe chooses; give it to train, or leave --data out"
         )
     from sparsedp.runs.choosing import plan_for
 
-    chosen = plan_for(data, epsilon=epsilon, delta=delta)
+    data, epsilon = given["data"], given["epsilon"]
+    chosen = plan_for(data, epsilon=epsilon, delta=given.get("delta"))
     if as_json:
         typer.echo(json.dumps({**chosen.recipe.to_dict(), "settings": chosen.config.model_dump(mode="json")}))
         return
