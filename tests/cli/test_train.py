@@ -124,7 +124,7 @@ def test_a_result_that_is_not_finite_is_shown(run: Path, tmp_path: Path) -> None
 
 def test_a_run_that_diverges_ends_with_one_line(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(config("non-private", table_learning_rate=1e38).to_yaml())
-    done = invoke("train", "--config", tmp_path / "run.yaml", "--out", tmp_path / "run")
+    done = invoke("train", "--config", tmp_path / "run.yaml", "--out", tmp_path / "run", "--json")
     assert_refused(done, "diverged")
     assert RunFolder(tmp_path / "run").read_json("failed") is not None
 

@@ -48,6 +48,9 @@ FestMu = Annotated[
     float | None,
     typer.Option(help="Gaussian-DP parameter of FEST's top-k. Default: by the number of examples."),
 ]
+DenseParameters = Annotated[
+    int | None, typer.Option(help="Trainable coordinates outside the tables. Default: 0.")
+]
 Users = Annotated[
     int | None, typer.Option(help="Compare two ways to protect users too, of whom there are so many.")
 ]
@@ -56,6 +59,7 @@ RowsPerUser = Annotated[int | None, typer.Option(help="With --users: the rows of
 
 @refuse_bad_input
 def plan(
+    context: typer.Context,
     epsilon: Annotated[float, typer.Option(help="Privacy budget of the whole run.")],
     data: DataToTrain = None,
     examples: Annotated[float | None, typer.Option(help="Examples in the data set.")] = None,
@@ -72,48 +76,28 @@ def plan(
     always_on_rows: Annotated[int | None, _setting("always_on_rows")] = None,
     fest_rows: FestRows = None,
     fest_mu: FestMu = None,
-    dense_parameters: Annotated[int, typer.Option(help="Trainable coordinates outside the tables.")] = 0,
+    dense_parameters: DenseParameters = None,
     users: Users = None,
     rows_per_user: RowsPerUser = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Plan a private run: noise multipliers, threshold and gradient size, for AdaFEST, FEST and DP-SGD."""
+    given = {
+        name: value for name, value in context.params.items() if value is not None and value not in ([], ())
+    }
+    given.pop("as_json")
+    if data is not None:
+        _recipe_for(given, as_json)
+        return
+    for name in ("examples", "expected_batch_size"):
+        if context.params[name] is None:
+            raise ValueError(f"{name}: it must be given, or --data for a recipe")
     from sparsedp.planning.planner import plan as make_plan
 
-    optional = {
-        "epochs": epochs,
-        "gradient_size": gradient_size,
-        "false_positives": false_positives,
-        "threshold": threshold,
-        "noise_ratio": noise_ratio,
-        "contribution_norm": contribution_norm,
-        "always_on_rows": always_on_rows,
-        "fest_rows": fest_rows,
-        "fest_mu": fest_mu,
-    }
-    if data is not None:
-        others: dict[str, Any] = {
-            **optional,
-            "examples": examples,
-            "expected_batch_size": expected_batch_size,
-        }
-        others |= {"table": table, "tables": tables, "users": users, "rows_per_user": rows_per_user}
-        _recipe_for(data, epsilon, delta, [name for name, value in others.items() if value], as_json)
-        return
-    if examples is None or expected_batch_size is None:
-        missing = "examples" if examples is None else "expected_batch_size"
-        raise ValueError(f"{missing}: it must be given, or --data for a recipe")
-    optional["delta"] = delta
-    arguments: dict[str, Any] = {name: value for name, value in optional.items() if value is not None}
-    made = make_plan(
-        epsilon=epsilon,
-        examples=examples,  # type: ignore[arg-type]  # 4.5e7 is welcome here; the planner checks that it is whole
-        expected_batch_size=expected_batch_size,  # type: ignore[arg-type]
-        tables=_tables(table or [], tables),
-        dense_parameters=dense_parameters,
-        **arguments,
-    )
-    _show_both(made, _users(made, delta, users, rows_per_user), as_json)
+    users_given = given.pop("users", None), given.pop("rows_per_user", None)
+    shapes = _tables(given.pop("table", []), given.pop("tables", None))
+    made = make_plan(**given, tables=shapes)
+    _show_both(made, _users(made, delta, *users_given), as_json)
 
 
 def _show_both(made: Plan, for_users: UserPlan | None, as_json: bool) -> None:
@@ -145,15 +129,17 @@ def _users(made: Plan, delta: float | None, users: int | None, rows_per_user: in
     )
 
 
-def _recipe_for(data: str, epsilon: float, delta: float | None, others: list[str], as_json: bool) -> None:
+def _recipe_for(given: dict[str, Any], as_json: bool) -> None:
     """Print the recipe of a run on this data."""
+    others = [name for name in given if name not in ("data", "epsilon", "delta")]
     if others:
         raise ValueError(
             f"{others[0]}: with --data the recipe chooses; give it to train, or leave --data out"
         )
     from sparsedp.runs.choosing import plan_for
 
-    chosen = plan_for(data, epsilon=epsilon, delta=delta)
+    data, epsilon = given["data"], given["epsilon"]
+    chosen = plan_for(data, epsilon=epsilon, delta=given.get("delta"))
     if as_json:
         typer.echo(json_text({**chosen.recipe.to_dict(), "settings": chosen.config.model_dump(mode="json")}))
         return

@@ -37,6 +37,8 @@ DENSE_RATE = 0.02
 DENSE_RATE_SGD = 0.5
 DENSE_NOISE = 0.002
 """Noise on a coordinate of the mean gradient from which on Adam's steps are mostly noise."""
+LEAST_DENSE = 0.25
+"""The least part of that rate: below it not even the mean click rate would be learnt."""
 PIECE = 16_384
 """Examples in memory at once."""
 SMALL_TABLES = 1 << 16
@@ -133,7 +135,8 @@ def recipe(
     clip = CLIP if table_scale != 1.0 else CLIP_UNSCALED
     noise = batch.noise_multiplier * clip / batch.size
     table_rate = TABLE_NOISE / (math.sqrt(batch.steps) * noise * table_scale)
-    dense_rate = (DENSE_RATE if optimizer == "adam" else DENSE_RATE_SGD) * min(1.0, DENSE_NOISE / noise)
+    most = DENSE_RATE if optimizer == "adam" else DENSE_RATE_SGD
+    dense_rate = most * max(LEAST_DENSE, min(1.0, DENSE_NOISE / noise))
     return Recipe(
         algorithm=chosen,
         epochs=batch.epochs,

@@ -79,6 +79,7 @@ def choose(config: RunConfig, data: ClickData, *, processes: bool = False) -> Ch
         for name, value in offered.items()
         if value is not None and (name not in config.model_fields_set or getattr(config, name) is None)
     }
+    filled["model_options"] = options  # the config's own are in them
     filled = {name: value for name, value in filled.items() if getattr(config, name) != value}
     complete = RunConfig.parse({**config.model_dump(), **filled})
     return Chosen(complete, made, tuple(filled), examples)
