@@ -86,16 +86,15 @@ class Exchange:
                 "torch.distributed is not initialised: start the script with torchrun and call "
                 "sparsedp.distributed.init_processes() first"
             )
-        is_member = group is not dist.GroupMember.NON_GROUP_MEMBER
-        backends = dist.get_backend_config(group) if is_member else ""
-        if is_member and "cpu:gloo" not in backends:
+        self.rank = dist.get_rank(group)
+        backends = dist.get_backend_config(group) if self.rank >= 0 else ""  # -1: not one of the group
+        if self.rank >= 0 and "cpu:gloo" not in backends:
             raise ValueError(
                 f"group: must exchange tensors in main memory, through gloo, got {backends}: let "
                 "sparsedp.distributed.init_processes() join the processes, also for a model on another device"
             )
         self.group = group
         self.world = dist.group.WORLD
-        self.rank = dist.get_rank(group)
         self.size = dist.get_world_size(group)
         self.traffic = Traffic()
         self._turn = 0

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sparsedp.core.arrays import F32, F64, I64
 from sparsedp.core.compiled import compiled
-from sparsedp.distributed.exchange import Arrays, Exchange
+from sparsedp.distributed.exchange import Arrays, Exchange, Layout
 from sparsedp.distributed.ownership import Ownership, Routes
 from sparsedp.distributed.shards import narrow
 from sparsedp.randomness import NoiseSource
@@ -203,7 +203,7 @@ class RankSums:
         sizes = zip(
             with_rows.tolist(), (counts @ np.array(self._dims, dtype=np.int64)[copied]).tolist(), strict=True
         )
-        layouts = [
+        layouts: list[Layout] = [
             [(np.float32, self._part), (message[1].dtype, rows), (np.float32, coordinates)]
             for rows, coordinates in sizes
         ]
