@@ -39,5 +39,5 @@ def test_bytes_are_below_three_times_the_payload_where_all_rows_survive() -> Non
 def test_time_adds_up() -> None:
     cost = step_cost([TableLoad(10**6, 16, 1e4, 1e4)], dense=0, ranks=2)
     assert cost.seconds(compute=0.1, bandwidth=1e9, latency=0.02) == pytest.approx(
-        0.1 + cost.bytes / 1e9 + 11 * 0.02
+        0.1 + cost.bytes / 1e9 + 10 * 0.02
     )

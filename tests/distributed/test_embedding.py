@@ -85,7 +85,7 @@ def _check_traffic(small: list[dict[str, int]], large: list[dict[str, int]], ran
                 assert abs(other["sent"][purpose] - count) < 0.1 * count  # type: ignore[index]
             else:
                 assert other["sent"][purpose] == count  # type: ignore[index]
-        assert one["messages"] == other["messages"] <= 11 * (ranks - 1)
+        assert one["messages"] == other["messages"] <= 10 * (ranks - 1)
 
 
 @pytest.mark.slow

@@ -60,6 +60,7 @@ def test_settings_that_differ_are_named(processes: Processes) -> None:
 def test_a_group_that_is_not_in_main_memory_is_refused() -> None:
     with (
         mock.patch.object(dist, "is_initialized", return_value=True),
+        mock.patch.object(dist, "get_rank", return_value=0),
         mock.patch.object(dist, "get_backend_config", return_value="cuda:nccl"),
         pytest.raises(ValueError, match="group: must exchange tensors in main memory"),
     ):

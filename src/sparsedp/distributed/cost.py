@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sparsedp.distributed.exchange import HEAD
 
-_RELEASE_ROUNDS, _TABLE_ROUNDS = 8, 3
+_RELEASE_ROUNDS, _TABLE_ROUNDS = 7, 3
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,9 @@ def step_cost(tables: Sequence[TableLoad], *, dense: int, ranks: int) -> StepCos
         sent["survivors"] += share * table.touched
         sent["sums"] += share * (widest + 4 * table.dim) * table.surviving
     sent["counts"] += others * HEAD
+    sent["survivors"] += others * 8 * len(tables)
     sent["sums"] += share * 4 * dense + others * (HEAD + 8 * len(tables))
-    sent["release"] += share * 4 * dense + others * (HEAD + 8 * len(tables))
+    sent["release"] += share * 4 * dense
     lookups = sum(table.sharded for table in tables) * _TABLE_ROUNDS
     return StepCost(
         sent=sent,

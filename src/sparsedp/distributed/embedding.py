@@ -42,7 +42,7 @@ class ShardedTable(nn.Module):
     """What both kinds of table share: this process's rows and the exchange."""
 
     shards: RowShards
-    weight: nn.Parameter
+    weight: Tensor
     num_embeddings: int
     embedding_dim: int
     padding_idx: int | None
@@ -135,7 +135,7 @@ def _stand_in_rows(ids: Tensor, dim: int) -> Tensor:
 
 def _as_bytes(rows: Tensor) -> NDArray[np.uint8]:
     """Rows of any type of float, some of which numpy does not know, as rows of bytes."""
-    return rows.cpu().contiguous().view(torch.uint8).numpy()  # type: ignore[no-any-return]
+    return rows.cpu().contiguous().view(torch.uint8).numpy()
 
 
 def _from_bytes(rows: NDArray[np.generic], like: Tensor) -> Tensor:

@@ -86,15 +86,15 @@ class Exchange:
                 "torch.distributed is not initialised: start the script with torchrun and call "
                 "sparsedp.distributed.init_processes() first"
             )
-        backends = dist.get_backend_config(group)
-        if "cpu:gloo" not in backends:
+        self.rank = dist.get_rank(group)
+        backends = dist.get_backend_config(group) if self.rank >= 0 else ""  # -1: not one of the group
+        if self.rank >= 0 and "cpu:gloo" not in backends:
             raise ValueError(
                 f"group: must exchange tensors in main memory, through gloo, got {backends}: let "
                 "sparsedp.distributed.init_processes() join the processes, also for a model on another device"
             )
         self.group = group
         self.world = dist.group.WORLD
-        self.rank = dist.get_rank(group)
         self.size = dist.get_world_size(group)
         self.traffic = Traffic()
         self._turn = 0
@@ -134,9 +134,11 @@ class Exchange:
             for peer, layout in enumerate(layouts)
         ]
 
-    def all_gather(self, purpose: str, message: Arrays) -> list[Arrays]:
+    def all_gather(
+        self, purpose: str, message: Arrays, expected: Sequence[Layout] | None = None
+    ) -> list[Arrays]:
         """The messages of all processes."""
-        return self.all_to_all(purpose, [message] * self.size)
+        return self.all_to_all(purpose, [message] * self.size, expected)
 
     def gather(self, purpose: str, message: Arrays) -> list[Arrays]:
         """The messages of all processes at rank 0; empty ones elsewhere."""
@@ -254,7 +256,7 @@ class Exchange:
         self._count(purpose, [heads[0].nbytes] * self.size)
         with self._watched(purpose):
             dist.all_to_all_single(received, torch.from_numpy(heads), group=self.group)
-        layouts = []
+        layouts: list[list[tuple[DTypeLike, int]]] = []
         for peer, (stamp, *each) in enumerate(received.tolist()):
             self._check_stamp(purpose, peer, heads[0, 0].tolist(), stamp)
             layouts.append([(_TYPES[kind], count) for kind, count in each[:arrays]])

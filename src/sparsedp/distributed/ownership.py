@@ -88,6 +88,15 @@ class Ownership:
         own = row_ids[self.owners(row_ids) == self.rank]
         return np.sort(self.numbers(own))
 
+    def counts(self, row_ids: I64) -> I64:
+        """How many of the sorted global ids of selectable rows each process owns, by table: (ranks, tables)."""
+        counts = np.zeros((self.ranks, len(self.space.selectable)), dtype=np.int64)
+        for table_index, part in self._tables(row_ids):
+            shard = self.shards[table_index]
+            owners = shard.owners(shard.positions(row_ids[part] - self.space.row_offsets[table_index]))
+            counts[:, table_index] = np.bincount(owners, minlength=self.ranks)
+        return counts
+
     def _tables(self, row_ids: I64) -> list[tuple[int, slice]]:
         """The tables that sorted global row ids fall into, and which of them do."""
         cuts = np.searchsorted(row_ids, self.space.offsets).tolist()

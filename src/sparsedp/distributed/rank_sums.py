@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sparsedp.core.arrays import F32, F64, I64
 from sparsedp.core.compiled import compiled
-from sparsedp.distributed.exchange import Arrays, Exchange
+from sparsedp.distributed.exchange import Arrays, Exchange, Layout
 from sparsedp.distributed.ownership import Ownership, Routes
 from sparsedp.distributed.shards import narrow
 from sparsedp.randomness import NoiseSource
@@ -38,6 +38,7 @@ class RankSums:
         ownership: Ownership,
         sharded: frozenset[str],
         own_selected: I64,
+        selected_counts: I64,
     ) -> None:
         self._rule = rule
         self._dense = dense
@@ -46,6 +47,12 @@ class RankSums:
         self._sharded = sharded
         self._own_rows = ownership.local_rows(own_selected)
         """Per selectable table, this process's selected rows."""
+        always_on = [
+            [len(shard.span(rank)) for shard in ownership.shards[len(rule.space.selectable) :]]
+            for rank in range(exchange.size)
+        ]
+        self._counts: I64 = np.hstack([selected_counts, np.array(always_on, dtype=np.int64)])
+        """How many rows with noise each process owns, by table."""
         self._float32_left = most_in_float32(rule.expected_batch_size)
         sizes = [parameter.numel() for parameter in dense.values()]
         self._part = -(-sum(sizes) // exchange.size)
@@ -116,8 +123,8 @@ class RankSums:
         """
         shards, ranks = self._ownership.shards, self._exchange.size
         counts = np.zeros((ranks, len(shards)), dtype=np.int64)
-        rows: list[list[I64]] = [[np.empty(0, dtype=np.int64)] for _ in range(ranks)]
-        sums: list[list[F64]] = [[np.empty(0)] for _ in range(ranks)]
+        rows: list[Arrays] = [[np.empty(0, dtype=np.int64)] for _ in range(ranks)]
+        sums: list[Arrays] = [[np.empty(0)] for _ in range(ranks)]
         for n, (touched, values) in self._touched.items():
             positions = shards[n].positions(touched)
             owners = shards[n].owners(positions)
@@ -190,10 +197,17 @@ class RankSums:
         sent += [rows + ownership.spans[n].start for n in copied if (rows := grads[n][0]) is not None]
         values = [np.empty(0, dtype=np.float32), *(grads[n][1].reshape(-1) for n in copied)]
         largest = max((space.tables[n].rows for n in copied), default=0)
-        counts = np.array([values.shape[0] for _, values in grads], dtype=np.int64)
-        received = self._exchange.all_gather(
-            "release", [own_dense, counts, narrow(np.concatenate(sent), largest), np.concatenate(values)]
+        message = [own_dense, narrow(np.concatenate(sent), largest), np.concatenate(values)]
+        counts = self._counts[:, copied]
+        with_rows = counts @ np.array([grads[n][0] is not None for n in copied], dtype=np.int64)
+        sizes = zip(
+            with_rows.tolist(), (counts @ np.array(self._dims, dtype=np.int64)[copied]).tolist(), strict=True
         )
+        layouts: list[Layout] = [
+            [(np.float32, self._part), (message[1].dtype, rows), (np.float32, coordinates)]
+            for rows, coordinates in sizes
+        ]
+        received = self._exchange.all_gather("release", message, layouts)
         gathered = self._gathered(copied, grads, received)
         tables: dict[str, RowGradient | Tensor] = {}
         for n, table in enumerate(space.tables):
@@ -201,7 +215,7 @@ class RankSums:
             grad = torch.from_numpy(own_values)
             tables[table.name] = grad if own_rows is None else RowGradient(torch.from_numpy(own_rows), grad)
         flat = torch.from_numpy(np.concatenate([message[0] for message in received]))
-        totals = np.sum([message[1] for message in received], axis=0).tolist()
+        totals = self._counts.sum(axis=0).tolist()
         return StepGradient(
             dense={name: flat[view].view(self._dense[name].shape) for name, view in self._views.items()},
             tables=tables,
@@ -216,14 +230,11 @@ class RankSums:
         """The noised rows of each table that all hold, from all owners (None: all rows)."""
         dims = [self._dims[n] for n in copied]
         have_rows = [int(grads[n][0] is not None) for n in copied]
-        splits = [
-            (_splits(message[1][copied], have_rows), _splits(message[1][copied], dims))
-            for message in received
-        ]
+        splits = [(_splits(counts, have_rows), _splits(counts, dims)) for counts in self._counts[:, copied]]
         tables: dict[int, tuple[I64 | None, F32]] = {}
         for at, n in enumerate(copied):
             parts = [
-                (message[2][of_rows[at]], message[3][of_values[at]])
+                (message[1][of_rows[at]], message[2][of_values[at]])
                 for message, (of_rows, of_values) in zip(received, splits, strict=True)
             ]
             rows = np.concatenate([own for own, _ in parts]).astype(np.int64) if have_rows[at] else None
@@ -269,7 +280,7 @@ def _fill_cells(sums: F64, per_cell: float, most: int, cells: NDArray[Any]) -> b
 def total_of(parts: list[NDArray[Any]], lattice: float) -> F64:
     """The sums of all processes: cells are added as integers, exactly (float64: sums that were not rounded)."""
     is_rounded = parts[0].dtype != np.float64
-    total = parts[0].astype(np.int64 if is_rounded else np.float64)
+    total: NDArray[Any] = parts[0].astype(np.int64 if is_rounded else np.float64)
     for part in parts[1:]:
         total += part
     return total * lattice if is_rounded else total
@@ -282,7 +293,7 @@ def added(
     if rows is None:
         rows = np.unique(np.concatenate([own for own, _ in parts])).astype(np.int64)
     is_rounded = parts[0][1].dtype != np.float64
-    total = np.zeros((rows.size, dim), dtype=np.int64 if is_rounded else np.float64)
+    total: NDArray[Any] = np.zeros((rows.size, dim), dtype=np.int64 if is_rounded else np.float64)
     for own, values in parts:  # the rows of one process are distinct
         total[np.searchsorted(rows, own)] += values
     return rows, total * lattice if is_rounded else total

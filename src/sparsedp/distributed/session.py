@@ -182,6 +182,7 @@ def sharded_parameters(module: nn.Module) -> dict[str, tuple[nn.Parameter, RowSh
     tables = {name: part for name, part in module.named_modules() if isinstance(part, ShardedTable)}
     found: dict[str, tuple[nn.Parameter, RowShards]] = {}
     for name, table in tables.items():
+        assert isinstance(table.weight, nn.Parameter)
         _, shards = found.setdefault(names[id(table.weight)], (table.weight, table.shards))
         if shards != table.shards:
             raise ValueError(

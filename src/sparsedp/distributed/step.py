@@ -61,6 +61,8 @@ class DistributedStep(PrivateStep):
         self._sharded = sharded
         self._shared = shared
         self._own_selected: I64 = np.empty(0, dtype=np.int64)
+        self._selected_counts: I64 = np.empty((exchange.size, 0), dtype=np.int64)
+        """How many selected rows each process owns, by selectable table."""
 
     @override
     def _choose(self, batch: Batch) -> Selected:
@@ -76,6 +78,7 @@ class DistributedStep(PrivateStep):
                 "selection: single coordinates cannot be selected over several processes; select rows"
             )
         self._own_selected = ownership.owned(selected.rows)
+        self._selected_counts = ownership.counts(selected.rows)
         return selected
 
     def _draw_by_owner(self, rule: ContributionMap, counts: SparseCounts) -> tuple[Bools, I64]:
@@ -93,16 +96,26 @@ class DistributedStep(PrivateStep):
         domain = None if rule.domain is None else ownership.owned(rule.domain)
         survivors = rule.survivors(totals, domain, self._source.selection)
         flags = [np.isin(part, survivors).astype(np.uint8) for part in numbers]
+        own_counts = np.array([rows.size for rows in ownership.local_rows(survivors)], dtype=np.int64)
         answers = exchange.all_to_all(
-            "survivors", [[part] for part in flags], [[(np.uint8, part.size)] for part in ids]
+            "survivors",
+            [[part, own_counts] for part in flags],
+            [[(np.uint8, part.size), (np.int64, own_counts.size)] for part in ids],
         )
-        survives = routes.joined([answer for (answer,) in answers]).astype(np.bool_)
+        survives = routes.joined([answer for answer, _ in answers]).astype(np.bool_)
+        self._selected_counts = np.stack([counts for _, counts in answers])
         return survives, survivors
 
     @override
     def _new_sums(self, selected: Selected) -> RankSums:  # type: ignore[override]
         return RankSums(
-            self._rule, self._dense, self._exchange, self._ownership, self._sharded, self._own_selected
+            self._rule,
+            self._dense,
+            self._exchange,
+            self._ownership,
+            self._sharded,
+            self._own_selected,
+            self._selected_counts,
         )
 
 
@@ -144,8 +157,8 @@ class JointBatch:
             distinct, total = added(parts, table.dim, None, 0.0)
             ids.append(distinct + space.row_offsets[table_index])
             norms.append(np.linalg.norm(total, axis=1))
-        parts = exchange.all_gather("scores", [np.concatenate(ids), np.concatenate(norms)])
+        everywhere = exchange.all_gather("scores", [np.concatenate(ids), np.concatenate(norms)])
         return SparseCounts.sum(
-            [SparseCounts(own, values / self._divisor, space.selectable_size) for own, values in parts],
+            [SparseCounts(own, values / self._divisor, space.selectable_size) for own, values in everywhere],
             space.selectable_size,
         )
