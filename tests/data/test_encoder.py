@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from sparsedp.data.batch import Batch
 from sparsedp.data.encoder import Encoder
 from sparsedp.data.encoding import Encoding
 from sparsedp.data.generated import GeneratedClicks
+from sparsedp.data.scales import Scale
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +51,23 @@ def test_raw_rows_encode_as_they_were_prepared(prepared: Path, encoder: Encoder)
     assert_same(examples, ClickData.open(prepared))
     assert examples.ids[:, 1].max() == 20
     assert (examples.ids[:, 1] == 0).any()  # items that the vocabulary does not list
+
+
+def test_scaled_numbers_encode_as_they_were_prepared(tmp_path: Path) -> None:
+    frame = raw_frame()
+    frame.write_csv(tmp_path / "clicks.csv")
+    columns = Columns(
+        Label.parse("click"), numeric=("price", "when"), categorical=("item",), scales={"price": Scale(-2, 3)}
+    )
+    prepare(Table.of([tmp_path / "clicks.csv"], columns), tmp_path / "prepared", {"item": HashRule(9)})
+    data = ClickData.open(tmp_path / "prepared")
+    examples, reasons = Encoder(data.encoding).encode(frame)
+    assert not reasons
+    assert_same(examples, data)
+    assert examples.numeric[:, 0].min() == -1.0
+    data.encoding.require_schema(data.schema)
+    with pytest.raises(ValueError, match="scales numeric columns otherwise than the schema"):
+        data.encoding.require_schema(replace(data.schema, scales=()))
 
 
 def test_columns_may_be_texts_numbers_lists_and_in_any_order(prepared: Path, encoder: Encoder) -> None:

@@ -259,12 +259,26 @@ def test_an_interrupted_preparation_does_not_count_anew(tmp_path, monkeypatch):
 
 
 def test_a_row_without_a_user_is_left_out(tmp_path):
-    (tmp_path / "visits.csv").write_text("who,item,y,when\na,1,0,1\n,2,1,2\nb,3,1,3\n")
+    (tmp_path / "visits.csv").write_text('who,item,y,when\na,1,0,1\n,2,1,2\nb,3,1,3\n"",4,1,4\n')
     schema = prepare(
         Table.of([tmp_path / "visits.csv"], WITH_USERS), tmp_path / "out", {"item": HashRule(20)}
     )
-    assert (schema.rows, schema.malformed) == (2, 1)
-    assert schema.parts[0].examples == ((3, "who is missing"),)
+    assert (schema.rows, schema.malformed) == (2, 2)
+    assert schema.parts[0].examples == ((3, "who is missing"), (5, "who is missing"))
+
+
+def test_a_user_is_one_in_files_of_different_types(tmp_path):
+    """A gap makes floats of integers: the user must not have its rows twice."""
+    for name, gap in (("a", False), ("b", True)):
+        frame = pl.DataFrame({"who": [5, 5, 6], "item": [1, 2, 3], "y": [0, 1, 1], "when": [1, 2, 3]})
+        who = pl.Series("who", [5.0, 5.0, None if gap else 6.0])
+        frame = frame.with_columns(who) if gap else frame
+        frame.write_parquet(tmp_path / f"{name}.parquet")
+        frame.write_csv(tmp_path / f"{name}.csv")
+    for form in ("csv", "parquet"):
+        files = [tmp_path / f"{name}.{form}" for name in "ab"]
+        schema = prepare(Table.of(files, WITH_USERS), tmp_path / form, {"item": HashRule(20)})
+        assert (schema.rows, schema.malformed) == (3, 1)
 
 
 def test_users_and_their_cap_belong_together():

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparsedp.data.user_cap import UserCap
+from sparsedp.data.user_cap import UserCap, user_ids
 
 BLOCKS = st.lists(st.lists(st.integers(-3, 3), max_size=8), max_size=6)
 
@@ -15,6 +18,20 @@ BLOCKS = st.lists(st.lists(st.integers(-3, 3), max_size=8), max_size=6)
 def kept(blocks: list[list[int]], rows: int) -> list[list[bool]]:
     cap = UserCap(rows)
     return [cap.keep(np.array(block, np.int64)).tolist() for block in blocks]
+
+
+def test_a_user_has_one_text_in_all_files() -> None:
+    """As an integer, as a float of a column with gaps, as either of them written to text."""
+    for same in (["7"], ["7.0"], [" 7 "], [7], [7.0, None], [7.0, math.nan], [7.0, 0.5]):
+        assert user_ids(pl.Series(same))[0] == "7"
+    large = pl.Series([12345678901.0, 1e25, -3.0, 2.5])
+    assert user_ids(large).to_list() == ["12345678901", str(large.cast(pl.String)[1]), "-3", "2.5"]
+    assert user_ids(pl.Series(["v1.0", "1.50", "a b"])).to_list() == ["v1.0", "1.50", "a b"]
+
+
+def test_nobody_is_no_user() -> None:
+    for missing in (["", " ", None], [None, math.nan], [None, None]):
+        assert user_ids(pl.Series(missing)).null_count() == len(missing)
 
 
 @given(BLOCKS, st.integers(1, 4))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,18 @@ from support.runs import config
 from torch import Tensor, nn
 
 from sparsedp.accounting import GaussianDpEvent, Ledger, PoissonSampledDpEvent, epsilon_of
+from sparsedp.data import ClickData
+from sparsedp.data.batch import Batch
 from sparsedp.randomness import NoiseSource
 from sparsedp.runs import RunFolder, train
-from sparsedp.runs.calibration import EDGES, calibrate_output, calibration_events, fit, histogram
+from sparsedp.runs.calibration import (
+    EDGES,
+    calibrate_output,
+    calibration_events,
+    fit,
+    histogram,
+    weights_of,
+)
 from sparsedp.runs.sources import fresh_model, open_data
 
 MU = 0.2
@@ -46,6 +56,22 @@ def test_an_example_is_one_cell_whatever_it_is(spread: float) -> None:
         others = data.subset(np.delete(np.arange(300), left_out))
         difference = whole - histogram(Biased(spread), others)
         assert np.abs(difference).sum() == 1.0
+
+
+@pytest.mark.parametrize("sizes", [[5, 5, 1, 3], [9, 1, 1]], ids=["within the cap", "more rows than the cap"])
+def test_a_user_moves_the_histogram_by_one_at_most(sizes: list[int]) -> None:
+    """All rows of a user in one cell, the worst case; counted by rows it would move by their number."""
+    user = np.repeat(np.arange(len(sizes)), sizes).astype(np.int64)
+    schema = replace(open_data("generated:5").schema, multi_hot=(), user="user_hash", rows_per_user=5)
+    ids = np.zeros((user.size, len(schema.categorical)), np.int32)
+    numeric = np.ones((user.size, len(schema.numeric)), np.float32)
+    data = ClickData(Batch(numeric, ids, np.ones(user.size, np.float32), user=user), schema)
+    whole = histogram(Biased(), data, weights_of(data, "user"))
+    for each in range(len(sizes)):
+        others = data.subset(np.flatnonzero(user != each))
+        moved = whole - histogram(Biased(), others, weights_of(others, "user"))
+        assert np.linalg.norm(moved) <= 1.0 + 1e-12
+        assert moved.max() == pytest.approx(sizes[each] / max(sizes[each], 5))
 
 
 def test_the_fit_finds_the_scale_and_the_shift() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import json
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,7 @@ from support.served import Served, raw_frame
 
 from sparsedp.data import hashing
 from sparsedp.data.examples import log_transform
+from sparsedp.data.scales import Scale
 from sparsedp.runs import load, serve
 
 
@@ -48,6 +51,29 @@ def test_hashes_are_those_of_a_preparation(texts: list[str]) -> None:
 def test_numbers_are_those_of_a_preparation(number: float) -> None:
     (expected,) = (pl.select(log_transform(pl.lit(number))).item(),)
     assert np.float32(serve.signed_log(number)) == pytest.approx(expected, rel=1e-6)
+
+
+@settings(max_examples=30)
+@given(st.floats(), st.floats(-1e6, 0), st.floats(0.001, 1e6))
+def test_scaled_numbers_are_those_of_a_preparation(number: float, low: float, high: float) -> None:
+    (expected,) = (pl.select(Scale(low, high).transform(pl.lit(number))).item(),)
+    assert np.float32(serve.scaled(number, low, high)) == pytest.approx(expected, rel=1e-6)
+
+
+def test_an_exported_scale_is_applied(exported: Path, tmp_path: Path) -> None:
+    shutil.copytree(exported, tmp_path / "model")
+    for name, scales in (
+        ("encoding", {"price": {"low": -3.0, "high": 3.0}}),
+        ("schema", [["price", -3.0, 3.0]]),
+    ):
+        file = tmp_path / "model" / f"{name}.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), "scales": scales}))
+    frame = raw_frame().with_columns(user=pl.col("user").fill_null("NA"))
+    expected = load(tmp_path / "model").predict_proba(raw_frame())
+    assert not np.allclose(expected, load(exported).predict_proba(raw_frame()), atol=1e-4)
+    np.testing.assert_allclose(
+        serve.Served(tmp_path / "model").predict(frame.to_dicts()), expected, atol=1e-6
+    )
 
 
 def test_predictions_are_those_of_the_package(script: serve.Served, served: Served) -> None:

@@ -12,7 +12,7 @@ import pytest
 from safetensors import safe_open
 from support.runs import config
 
-from sparsedp.accounting import Ledger, RepeatAndSelectDpEvent
+from sparsedp.accounting import GaussianDpEvent, Ledger, RepeatAndSelectDpEvent
 from sparsedp.accounting.event_json import event_key
 from sparsedp.runs import RunConfig, RunFolder, tune, tuning
 from sparsedp.runs.evaluation import evaluate_run
@@ -134,6 +134,21 @@ def test_a_run_that_was_not_trained_as_charged_is_not_released(
 
 
 @pytest.mark.slow
+def test_a_search_over_units_is_refused() -> None:
+    with pytest.raises(ValueError, match="grid: unit is the same for all runs"):
+        tuning.plan_search(asked(), {"unit": ["example", "user"]}, runs=2)
+
+
+def test_the_calibration_of_the_output_is_in_the_price(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "draw_repetitions", lambda **_: 1)
+    base = asked(calibration_mu=0.1)
+    plan = tuning.plan_search(base, GRID, runs=2)
+    assert [event for event, _ in plan.costs[0].events].count(GaussianDpEvent(10.0)) == 1
+    tune(base, GRID, tmp_path / "best", runs=2)  # which refuses a run that has another noise than was charged
+
+
 def test_settings_that_cost_differently_are_charged_as_the_worst() -> None:
     plan = tuning.plan_search(asked(), {"epochs": [1.0, 3.0]}, runs=2)
     assert plan.costs[0].steps < plan.costs[1].steps

@@ -11,7 +11,7 @@ import pytest
 
 from sparsedp.accounting import Ledger
 from sparsedp.data import ClickData, Columns, HashRule, Label, Table, prepare
-from sparsedp.runs import RunConfig, RunFolder, train
+from sparsedp.runs import RunConfig, RunFolder, calibration, train
 from sparsedp.runs.evaluation import evaluate_run
 from sparsedp.runs.sources import split
 from sparsedp.runs.users import user_sampler
@@ -110,3 +110,18 @@ def test_a_shared_ledger_has_one_unit(visits: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="unit"):
         train(config(visits, ledger=str(tmp_path / "data.ledger")), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_the_output_is_calibrated_by_users(
+    visits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is charged to a ledger of users is paid by weights that add up to 1 at most for each of them."""
+    given: list[Any] = []
+    noisy = calibration.gaussian
+    monkeypatch.setattr(
+        calibration, "gaussian", lambda values, **rest: (given.append(values), noisy(values, **rest))[1]
+    )
+    asked = config(visits, "lazy", calibration_mu=0.5)
+    train(asked, tmp_path / "run")
+    training, _ = split(asked, ClickData.open(visits))
+    assert given[0].sum() == pytest.approx(len(training) / 6)

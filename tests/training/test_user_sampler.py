@@ -126,6 +126,7 @@ def test_ids_may_be_strings_and_tensors(ids: Any) -> None:
         ({"users": []}, "users must hold one id per row"),
         ({"users": [1.0, 2.0]}, "users must be integers or strings"),
         ({"users": ["a", None]}, "users must be integers or strings"),
+        ({"users": ["a", float("nan")]}, "texts and other values are mixed"),
         ({"rows_per_user": 0}, "rows_per_user must be at least 1"),
         ({"sample": "people"}, "sample must be 'users' or 'rows'"),
         ({"reduction": "max"}, "reduction must be 'sum' or 'mean'"),

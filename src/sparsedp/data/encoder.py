@@ -17,7 +17,7 @@ from sparsedp.core.arrays import U64
 from sparsedp.data.batch import Batch, MultiHot
 from sparsedp.data.criteo import hash_hex
 from sparsedp.data.encoding import HEX, IDS, TEXT, EncodedFeature, Encoding, is_text
-from sparsedp.data.examples import bag_of, log_transform
+from sparsedp.data.examples import bag_of, transform
 from sparsedp.data.hashing import MISSING, cross, hash_strings
 from sparsedp.data.rules import IdRule
 
@@ -77,7 +77,7 @@ class Encoder:
                     reasons.setdefault(at, f"{name} is {given[at][:40]!r}, which is no number")
         if not names:
             return np.empty((len(frame), 0), np.float32)
-        transformed = values.select(log_transform(pl.col(name)) for name in names)
+        transformed = values.select(transform(name, self.encoding.scales) for name in names)
         return np.ascontiguousarray(transformed.to_numpy(), np.float32)
 
     def _hashes(self, frame: pl.DataFrame, reasons: Reasons) -> dict[str, U64]:

@@ -21,6 +21,7 @@ from sparsedp.core.durable import write_file
 from sparsedp.data.examples import NUMERIC_RULE
 from sparsedp.data.hashing import MAX_ROWS, check_rows
 from sparsedp.data.rules import HashRule, IdRule, VocabularyRule
+from sparsedp.data.scales import Scale
 from sparsedp.data.schema import Feature, Schema
 
 FILE = "encoding.json"
@@ -85,6 +86,8 @@ class Encoding:
     time: str | None = None
     derived: Mapping[str, str] = field(default_factory=dict)
     numeric_rule: str = NUMERIC_RULE
+    scales: Mapping[str, Scale] = field(default_factory=dict)
+    """Public bounds of numeric columns; `numeric_rule` is for the others."""
     keys: Mapping[str, I64] = field(default_factory=dict)
     """The keys of every feature with a vocabulary."""
 
@@ -126,6 +129,7 @@ class Encoding:
         fields |= {
             name: [dataclasses.asdict(f) for f in fields[name]] for name in ("categorical", "multi_hot")
         }
+        fields["scales"] = {name: dataclasses.asdict(scale) for name, scale in self.scales.items()}
         del fields["keys"]
         return json.dumps({"format": FORMAT, **fields}, indent=1) + "\n"
 
@@ -154,6 +158,8 @@ class Encoding:
         there = (schema.numeric, _heights(schema.categorical), _heights(schema.multi_hot))
         if here != there:
             raise ValueError("encoding: has other columns than the schema beside it")
+        if dict(self.scales) != {name: Scale(low, high) for name, low, high in schema.scales}:
+            raise ValueError("encoding: scales numeric columns otherwise than the schema beside it")
 
 
 def _heights(features: tuple[EncodedFeature, ...] | tuple[Feature, ...]) -> list[tuple[str, int]]:
@@ -195,9 +201,12 @@ def _from_fields(fields: dict[str, Any]) -> Encoding:
         label=_optional(fields["label"]),
         time=_optional(fields["time"]),
         derived=_mapping(fields["derived"]),
+        scales={_text(name): _scale(bounds) for name, bounds in fields.get("scales", {}).items()},
     )
     if not encoding.features:
         raise ValueError("it has no features")
+    if not encoding.scales.keys() <= set(encoding.numeric):
+        raise ValueError("it scales columns that are not numeric")
     return encoding
 
 
@@ -220,6 +229,12 @@ def _feature(fields: dict[str, Any], *, multi_hot: bool) -> EncodedFeature:
     if multi_hot and (not feature.separator or feature.rule == IDS):
         raise ValueError(f"{feature.name}: a multi-hot feature has a separator, and no ids of its own")
     return feature
+
+
+def _scale(bounds: Any) -> Scale:
+    if not isinstance(bounds, dict) or not all(type(each) in (int, float) for each in bounds.values()):
+        raise ValueError(f"{bounds!r} are not the bounds of a scale")
+    return Scale(float(bounds["low"]), float(bounds["high"]))
 
 
 def _text(value: Any) -> str:

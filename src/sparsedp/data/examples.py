@@ -14,6 +14,7 @@ from sparsedp.core.arrays import U64
 from sparsedp.data.hashing import hash_strings
 from sparsedp.data.lists import flatten
 from sparsedp.data.rules import IdRule
+from sparsedp.data.scales import Scale
 from sparsedp.data.schema import Schema
 
 NUMERIC_RULE = "sign(x) * log(1 + |x|); 0 where x is missing or not finite"
@@ -28,6 +29,11 @@ def log_transform(value: pl.Expr) -> pl.Expr:
     number = value.cast(pl.Float64, strict=False)
     logarithm = number.sign() * number.abs().log1p()
     return pl.when(number.is_finite()).then(logarithm).otherwise(0.0).cast(pl.Float32)
+
+
+def transform(name: str, scales: Mapping[str, Scale]) -> pl.Expr:
+    """A numeric column as a model reads it: by its public bounds where it has some, else by the fixed rule."""
+    return scales[name].transform(pl.col(name)) if name in scales else log_transform(pl.col(name))
 
 
 @dataclass(frozen=True)

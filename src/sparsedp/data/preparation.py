@@ -83,7 +83,7 @@ def prepare(
     refuse_other_things(out)
     with PreparedFolder.open(out, schema) as folder:
         for part in folder.parts:
-            _check(part, schema, strict)
+            _check(part, schema, strict, read=True)  # else it would not have been committed
         start = folder.parts[-1].end if folder.parts else SourcePosition()
         first = len(folder.parts)
 
@@ -91,15 +91,15 @@ def prepare(
             examples = reader.read(block)
             return block, examples, encode(examples, schema, rules)
 
-        def write(item: tuple[int, tuple[Block, Examples, pl.DataFrame]]) -> tuple[Part, Block]:
+        def write(item: tuple[int, tuple[Block, Examples, pl.DataFrame]]) -> tuple[Part, Block, bool]:
             number, (block, examples, frame) = item
-            return _write_part(folder, first + number, block, examples, frame), block
+            return _write_part(folder, first + number, block, examples, frame), block, len(examples.plain) > 0
 
         parts = in_order(read, reader.blocks(start))
         if schema.rows_per_user is not None:
             parts = _capped(parts, folder, schema.rows_per_user)
-        for part, block in in_order(write, enumerate(parts)):
-            _check(part, schema, strict)
+        for part, block, read in in_order(write, enumerate(parts)):
+            _check(part, schema, strict, read=read)
             folder.commit(part)
             progress(sum(source.size for source in sources[: block.end.source]) + block.read)
         if not any(part.rows for part in folder.parts):
@@ -141,13 +141,13 @@ def _write_part(
     return Part(file, len(frame), sha256, block.start, block.end, len(examples.malformed), reasons)
 
 
-def _check(part: Part, schema: Schema, strict: bool) -> None:
-    """Stop at a malformed line if `strict`, and at a file that is not of the format at all."""
+def _check(part: Part, schema: Schema, strict: bool, *, read: bool) -> None:
+    """Stop at a malformed line if `strict`, and at a file that is not of the format at all: no line could be `read`."""
     if not part.malformed:
         return
     line, reason = part.examples[0]
     where = f"{schema.sources[part.start.source].name}, line {line}: {reason}"
     if strict:
         raise ValueError(f"malformed line in {where}")
-    if part.rows == 0 and part.start.line <= 1:
+    if not read and part.start.line <= 1:
         raise ValueError(f"none of the first {part.malformed} lines can be read; {where}")

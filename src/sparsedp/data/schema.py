@@ -107,7 +107,7 @@ class Schema:
 
     def require_same_columns(self, other: Schema) -> None:
         """Refuse data whose columns or id rules differ from these: its ids would mean something else."""
-        for what in ("label_rule", "numeric", "numeric_rule", "categorical", "multi_hot"):
+        for what in ("label_rule", "numeric", "numeric_rule", "scales", "categorical", "multi_hot"):
             mine, theirs = getattr(self, what), getattr(other, what)
             if mine != theirs:
                 raise ValueError(f"data folder of another schema: {_first_difference(what, mine, theirs)}")

@@ -15,13 +15,14 @@ from sparsedp.core.validation import check_count
 from sparsedp.data.archives import InputFile, ZipMember
 from sparsedp.data.blocks import BLOCK_BYTES, Block, first_line, read_parquet, read_text
 from sparsedp.data.encoding import EncodedFeature, Encoding, is_text
-from sparsedp.data.examples import NUMERIC_RULE, Examples, Malformed, bag_of, log_transform
+from sparsedp.data.examples import NUMERIC_RULE, Examples, Malformed, bag_of, transform
 from sparsedp.data.hashing import cross, hash_strings
 from sparsedp.data.label import Label
 from sparsedp.data.lines import Separated
 from sparsedp.data.rules import IdRule
 from sparsedp.data.scales import Scale, scales_in_words
 from sparsedp.data.schema import Feature, Schema, Source, SourcePosition
+from sparsedp.data.user_cap import user_ids
 
 QUOTE = '"'
 LABEL = "label"
@@ -179,6 +180,7 @@ class Table:
             label=columns.label.column,
             time=columns.time,
             derived={name: str(expression) for name, expression in columns.derived.items()},
+            scales=dict(columns.scales),
         ).with_keys(rules)
 
     def _types(self) -> dict[str, str]:
@@ -203,7 +205,7 @@ class Table:
         frame = frame.with_columns(**self.columns.derived)
         plain = frame.select(self._plain())
         if self.columns.user is not None:
-            users = hash_strings(frame[self.columns.user].cast(pl.String))
+            users = hash_strings(user_ids(frame[self.columns.user]))
             plain = plain.with_columns(pl.Series(USER, users.view(np.int64)))
         good = np.ones(len(frame), bool)
         for name, right in self._usable(frame, plain).items():
@@ -219,11 +221,7 @@ class Table:
     def _plain(self) -> list[pl.Expr]:
         """Label, numeric columns and time, in their final form."""
         expressions = [self.columns.label.expression.alias(LABEL)]
-        for name in self.columns.numeric:
-            scale = self.columns.scales.get(name)
-            expressions.append(
-                log_transform(pl.col(name)) if scale is None else scale.transform(pl.col(name))
-            )
+        expressions += [transform(name, self.columns.scales) for name in self.columns.numeric]
         if self.columns.time is not None:
             expressions.append(_seconds(pl.col(self.columns.time), self._time_kind).alias(TIME))
         return expressions
@@ -234,7 +232,7 @@ class Table:
         if self.columns.time is not None:
             usable[self.columns.time] = plain[TIME].is_not_null().to_numpy()
         if self.columns.user is not None:
-            usable[self.columns.user] = frame[self.columns.user].is_not_null().to_numpy()
+            usable[self.columns.user] = (plain[USER] != 0).to_numpy()  # 0 is the hash of no text
         for name in self.columns.numeric:
             if frame[name].dtype == pl.String:
                 is_number = frame[name].cast(pl.Float64, strict=False).is_not_null() | frame[name].is_null()
@@ -313,7 +311,9 @@ class Table:
 
 
 def _complaint(name: str, value: object) -> str:
-    return f"{name} is missing" if value is None else f"{name} is {str(value)[:40]!r}, which is of no use"
+    return (
+        f"{name} is missing" if value in (None, "") else f"{name} is {str(value)[:40]!r}, which is of no use"
+    )
 
 
 def header_of(path: InputFile, separator: str) -> list[str]:

@@ -3,9 +3,25 @@
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
 
 from sparsedp.core.arrays import I64, Bools
 from sparsedp.core.validation import check_count
+
+
+def user_ids(values: pl.Series) -> pl.Series:
+    """The users of rows as texts; null where there is none: missing, empty, or not a number in a column of floats.
+
+    A user has one text in all files: spaces around it are dropped, and so is the ".0" that integers get where a column
+    with gaps became floats. Two texts for one user would double its rows; rows of nobody are not those of one user.
+    """
+    texts = values.cast(pl.String)
+    if values.dtype.is_float():
+        whole = values.cast(pl.Int64, strict=False)
+        is_whole = (whole.cast(values.dtype) == values).fill_null(False)
+        texts = whole.cast(pl.String).zip_with(is_whole, texts.set(values.is_nan(), None))
+    texts = texts.str.strip_chars().str.replace(r"^([+-]?\d+)\.0+$", "$1")
+    return texts.set(texts == "", None)
 
 
 class UserCap:

@@ -21,6 +21,7 @@ from sparsedp.data import ClickData
 from sparsedp.mechanisms import gaussian, gaussian_event
 from sparsedp.randomness import Stream
 from sparsedp.runs.config import RunConfig
+from sparsedp.training.step_config import Unit
 
 EDGES = np.linspace(-8.0, 8.0, 33)
 """Public borders of the bins of logits; the outer bins are open."""
@@ -48,24 +49,41 @@ def check_calibrates(model: nn.Module, config: RunConfig) -> None:
         raise ValueError(f"calibration_mu: model {config.model} has no rescale_output(scale, shift)")
 
 
-def calibrate_output(model: nn.Module, data: ClickData, mu: float, stream: Stream) -> None:
+def weights_of(data: ClickData, unit: Unit) -> F64 | None:
+    """What each example counts for, None for 1: those of a user together at most 1, whatever other users have.
+
+    Where users have at most M rows each row counts 1 / M, so that the fit is one for rows. M is public (the schema's);
+    a user with more rows shares 1 among them.
+    """
+    if unit == "example":
+        return None
+    assert data.schema.rows_per_user is not None
+    _, user, sizes = np.unique(data.user, return_inverse=True, return_counts=True)
+    weights: F64 = 1.0 / np.maximum(sizes, data.schema.rows_per_user)[user.reshape(-1)]
+    return weights
+
+
+def calibrate_output(
+    model: nn.Module, data: ClickData, mu: float, stream: Stream, *, unit: Unit = "example"
+) -> None:
     """Scale and shift the logits of ``model`` to fit the labels of ``data``.
 
     The model predicts in evaluation mode, each example from its own features.
-    Guarantee: add-or-remove-one example, event ``Gaussian(1 / mu)``, charged by the caller. Released: the scale and
-    the shift. Proof: given the trained model, an example adds 1 to one cell of the histogram of (bin of its logit,
-    label) and changes no other: the sensitivity is 1 in l2, and the noise has a standard deviation of 1 / mu.
+    Guarantee: add-or-remove-one unit, event ``Gaussian(1 / mu)``, charged by the caller. Released: the scale and
+    the shift. Proof: given the trained model, an example adds its weight to one cell of the histogram of (bin of its
+    logit, label) and changes no other; the weights of a unit add up to 1 at most (unit "example": each is 1; for
+    users see ``weights_of``). The sensitivity is 1 in l2, and the noise has a standard deviation of 1 / mu.
     The fit is post-processing, and the model was charged as it was trained (adaptive composition).
     """
     assert isinstance(model, Rescalable)
-    noisy = gaussian(histogram(model, data), std=1.0 / mu, stream=stream)
+    noisy = gaussian(histogram(model, data, weights_of(data, unit)), std=1.0 / mu, stream=stream)
     model.rescale_output(*fit(noisy, weight=PRIOR / mu))
 
 
 @torch.no_grad()
-def histogram(model: nn.Module, data: ClickData) -> F64:
-    """How many examples have a logit in each bin, with the lower label and with the higher. Private."""
-    bins = EDGES.size + 1
+def histogram(model: nn.Module, data: ClickData, weights: F64 | None = None) -> F64:
+    """How many examples have a logit in each bin, with the lower label and with the higher, weighted. Private."""
+    bins, begin = EDGES.size + 1, 0
     counts = np.zeros(2 * bins)
     was_training = model.training
     model.eval()
@@ -74,7 +92,9 @@ def histogram(model: nn.Module, data: ClickData) -> F64:
             features, label = batch.tensors()
             logits = np.nan_to_num(model(*features).double().numpy(), nan=0.0)
             cell = np.searchsorted(EDGES, logits) + bins * (label.numpy() > 0.5)
-            counts += np.bincount(cell, minlength=2 * bins)
+            own = None if weights is None else weights[begin : begin + len(batch)]
+            counts += np.bincount(cell, own, minlength=2 * bins)
+            begin += len(batch)
     finally:
         model.train(was_training)
     return counts.reshape(2, bins)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sparsedp.accounting import calibrate, epsilon_of, split_sigma
-from sparsedp.accounting.events import Events, PoissonSampledDpEvent
+from sparsedp.accounting.events import DpEvent, Events, PoissonSampledDpEvent
 from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE, PrivacyStatement
 from sparsedp.runs.algorithms import selection_of
+from sparsedp.runs.calibration import calibration_events
 from sparsedp.runs.config import RunConfig
 from sparsedp.selection import AdaFEST, PrivateTopK, Selection
 
@@ -20,12 +21,15 @@ class RunCost:
     noise_multiplier: float
     sampling_rate: float
     steps: int
+    afterwards: tuple[DpEvent, ...] = ()
+    """What is spent after the last step: the calibration of the output."""
 
     @property
     def events(self) -> Events:
         """The one-off choices and all steps: what an uninterrupted run enters in its ledger."""
         step = PoissonSampledDpEvent(self.sampling_rate, self.selection.step_event(self.noise_multiplier))
-        return [*((event, 1) for event in self.selection.one_off_events()), (step, self.steps)]
+        once = (*self.selection.one_off_events(), *self.afterwards)
+        return [*((event, 1) for event in once), (step, self.steps)]
 
     @property
     def noise_multipliers(self) -> dict[str, float]:
@@ -66,12 +70,13 @@ def run_cost(config: RunConfig, sampling_rate: float, steps: int, delta: float) 
     """
     assert config.epsilon is not None
     selection = unseen_selection(config)
+    afterwards = calibration_events(config.calibration_mu)
     sigma = calibrate(
         target_epsilon=config.epsilon,
         target_delta=delta,
         sampling_rate=sampling_rate,
         steps=steps,
-        extra_events=selection.one_off_events(),
+        extra_events=[*selection.one_off_events(), *afterwards],
         step_event=lambda sigma: PoissonSampledDpEvent(sampling_rate, selection.step_event(sigma)),
     )
-    return RunCost(selection, sigma, sampling_rate, steps)
+    return RunCost(selection, sigma, sampling_rate, steps, afterwards)

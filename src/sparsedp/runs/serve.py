@@ -55,6 +55,12 @@ def signed_log(number: float) -> float:
     return math.copysign(math.log1p(abs(number)), number) if math.isfinite(number) else 0.0
 
 
+def scaled(number: float, low: float, high: float) -> float:
+    """Low becomes -1, high becomes 1, what lies outside is moved to them; 0 where x is not finite."""
+    place = (number - (low + high) / 2) / ((high - low) / 2)
+    return min(max(place, -1.0), 1.0) if math.isfinite(number) else 0.0
+
+
 class Served:
     """An exported model: rows of raw values in, probabilities of label 1 out."""
 
@@ -101,7 +107,10 @@ class Served:
     def _number(self, row: Mapping[str, Any], column: str) -> float:
         value = row[column]
         missing = value is None or value == "" or value in self.encoding["nulls"]
-        return 0.0 if missing else signed_log(float(value))
+        if missing:
+            return 0.0
+        bounds = self.encoding["scales"].get(column)
+        return signed_log(float(value)) if bounds is None else scaled(float(value), **bounds)
 
     def _id(self, row: Mapping[str, Any], feature: Mapping[str, Any]) -> int:
         if feature["rule"] == "ids":

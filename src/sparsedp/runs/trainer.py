@@ -233,7 +233,9 @@ class PrivateTrainer(Trainer):
             self.ledger.spend(event, cap=self.engine.session.step_config.cap())
         except BudgetExceeded:  # crashes have used up what was reserved for it
             return False
-        calibrate_output(self.private.module, data, config.calibration_mu, self.engine.source.noise)
+        calibrate_output(
+            self.private.module, data, config.calibration_mu, self.engine.source.noise, unit=config.unit
+        )
         return True
 
     @override

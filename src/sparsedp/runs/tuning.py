@@ -39,7 +39,7 @@ from sparsedp.runs.sources import data_of, fresh_model, split
 from sparsedp.runs.text_config import TextConfig
 from sparsedp.runs.training import OnProgress
 
-FIXED = ("data", "epsilon", "delta", "holdout", "holdout_by", "seed", "ledger", "period")
+FIXED = ("data", "epsilon", "delta", "holdout", "holdout_by", "seed", "ledger", "period", "unit")
 """Settings that all runs of a search share."""
 _SCORE_SHARE = 0.5
 """The epsilon of a score over that of a run: no example pays for both, and held-out rows are many."""

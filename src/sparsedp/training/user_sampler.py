@@ -143,6 +143,14 @@ def part_of(units: Units, rows: slice) -> Units:
 def _numbered(users: Any) -> I64:
     """The users of all rows as 0, 1, 2, ..."""
     ids: NDArray[Any] = users.cpu().numpy() if isinstance(users, torch.Tensor) else np.asarray(users)
+    if (
+        isinstance(users, list | tuple)
+        and ids.dtype.kind == "U"
+        and not all(isinstance(u, str) for u in users)
+    ):
+        raise ValueError(
+            "users: texts and other values are mixed; a missing id is no user, so leave its rows out"
+        )
     if ids.ndim != 1 or not ids.size:
         raise ValueError(f"users must hold one id per row of the data set, got an array of shape {ids.shape}")
     if ids.dtype == object and all(isinstance(each, str) for each in ids):
