@@ -24,14 +24,24 @@ from typer.testing import CliRunner
 from sparsedp.accounting import BudgetExceeded, GaussianDpEvent, Ledger
 from sparsedp.cli.app import app
 from sparsedp.data import ClickData
-from sparsedp.runs import Result, RunConfig, RunFolder, resume, train, training
+from sparsedp.runs import ALGORITHMS, Result, RunConfig, RunFolder, resume, train, training
 from sparsedp.runs import result as run_result
 from sparsedp.runs.evaluation import Evaluation, evaluate
 from sparsedp.runs.run_stats import RunStats
 from sparsedp.runs.trainer import PlainTrainer, PrivateTrainer
 from sparsedp.runs.training import Progress
 
-FAST = ["non-private", "dp-sgd", "lazy", "fest", "adafest", "adafest+", "random"]
+FAST = [
+    "non-private",
+    "dp-sgd",
+    "lazy",
+    "fest",
+    "fest-lazy",
+    "adafest",
+    "adafest-memory",
+    "adafest+",
+    "random",
+]
 SLOW = ["exponential", "sparse-vector"]
 """Their joint privacy loss takes seconds to calibrate when it is not in the cache yet."""
 
@@ -63,9 +73,8 @@ def test_every_algorithm_trains_into_its_folder(algorithm: str, tmp_path: Path) 
     assert "NOT PRIVATE" in privacy
     assert result.noise_multiplier is not None
     assert result.noise_multiplier > 0.5
-    assert sum(count for _, count in Ledger.read(folder.ledger).events()) == 4 + algorithm.endswith(
-        ("fest", "+")
-    ) * (algorithm != "adafest")
+    spent = sum(count for _, count in Ledger.read(folder.ledger).events())
+    assert spent == 4 + ALGORITHMS[algorithm].row_set
     assert result.reduction is not None
     assert result.gradient_size is not None
     assert result.rows == pytest.approx(sum(result.rows_per_table.values()))
@@ -151,6 +160,8 @@ RESUMED = [
     ("adafest+", {"table_optimizer": "adagrad"}),
     ("lazy", {}),
     ("fest", {}),
+    ("fest-lazy", {}),
+    ("adafest-memory", {"memory_least": 1.5}),
     ("non-private", {}),
 ]
 
