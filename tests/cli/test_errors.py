@@ -50,7 +50,7 @@ def test_the_shell_completes_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     ("words", "completed"),
     [
         ("sparsedp train --alg", ["--algorithm"]),
-        ("sparsedp train --algorithm ada", ["adafest", "adafest+"]),
+        ("sparsedp train --algorithm ada", ["adafest", "adafest-memory", "adafest+"]),
         ("sparsedp train --holdout-by t", ["time"]),
     ],
 )

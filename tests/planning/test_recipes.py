@@ -71,9 +71,9 @@ def test_the_algorithm_follows_what_leaves_and_how_large_the_tables_are(
 def test_every_choice_has_its_reason() -> None:
     for changes in ({}, {"released": "steps"}, {"epsilon": None}):
         found = made(**changes)
-        reasoned = {
-            name for name in found.settings() if name not in ("physical_batch_size", *found.selection)
-        }
+        unreasoned = ("physical_batch_size", *found.selection)
+        chosen = [name for name, value in found.settings().items() if value is not None]
+        reasoned = {name for name in chosen if name not in unreasoned}
         assert reasoned == set(found.reasons)
         assert all(reason and "\n" not in reason for reason in found.reasons.values())
 

@@ -25,7 +25,7 @@ def test_every_gap_is_filled_from_the_recipe() -> None:
     assert made.config.algorithm == made.recipe.algorithm == "lazy"
     assert made.config.choices == Choices(**{name: getattr(made.recipe, name) for name in Choices._fields})
     assert made.config.model_options["table_scale"] == made.recipe.table_scale
-    assert set(made.filled) == {"algorithm", "model_options", *Choices._fields}
+    assert set(made.filled) == {"algorithm", "model_options", "calibration_mu", *Choices._fields}
     assert len(made.lines()) == len(made.filled) + len(made.recipe.warnings)
     training = split(made.config, open_data(DATA))[0]
     assert (made.examples, made.delta) == (len(training), 1 / (10 * len(training)))
@@ -54,6 +54,7 @@ def test_a_rate_without_an_optimiser_is_for_plain_sgd() -> None:
 def test_where_lazy_noise_does_not_hold_rows_are_selected(changes: dict[str, Any]) -> None:
     made = chosen(**changes)
     assert made.config.algorithm == "adafest"
+    assert made.config.calibration_mu is None
     assert made.config.noise_ratio == made.recipe.selection["noise_ratio"]
 
 

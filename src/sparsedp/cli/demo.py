@@ -10,12 +10,19 @@ import typer
 
 from sparsedp.cli.errors import refuse_bad_input
 from sparsedp.cli.train import progress_bar, shown_log_loss
-from sparsedp.core.criteo import VOCABULARY_SIZES
+from sparsedp.core.criteo import BATCH_SIZE, VOCABULARY_SIZES
 from sparsedp.core.strict_json import json_text
 
 MOST_ROWS = 10**9
 COMPARED = ("non-private", "dp-sgd", "adafest")
 SETTINGS: dict[str, Any] = {
+    "epochs": 1.0,
+    "expected_batch_size": BATCH_SIZE,
+    "max_grad_norm": 5.0,
+    "optimizer": "sgd",
+    "learning_rate": 1.0,
+    "table_optimizer": "sgd",
+    "table_learning_rate": 25.0,
     "evaluate_every": 40,
     "model_options": {
         "hidden": [128, 64],

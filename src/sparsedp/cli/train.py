@@ -64,6 +64,7 @@ def train(
     if out is None:
         raise typer.BadParameter("it must be given", param_hint="--out")
     run_config = RunConfig.parse(settings) if config is None else RunConfig.read(config, **settings)
+    _check(run_config, out)
     run_config = _completed(run_config, quiet=as_json, processes=nproc is not None)
     if nproc is not None:
         from sparsedp.runs.processes import train_on_processes
@@ -87,6 +88,7 @@ def train_text(
 
     require("transformers", "peft")
     run_config = TextConfig.parse(settings) if config is None else TextConfig.read(config, **settings)
+    _check(run_config, out)
     _start(run_config, out, as_json)
 
 
@@ -100,12 +102,16 @@ def _completed(run_config: RunConfig, *, quiet: bool, processes: bool) -> RunCon
     return chosen
 
 
-def _start(run_config: RunConfig, out: Path, as_json: bool) -> None:
+def _check(run_config: RunConfig, out: Path) -> None:
+    """Refuse what can be refused before anything heavy is imported."""
     from sparsedp.runs.data_location import fit_to_data
     from sparsedp.runs.folder import RunFolder
 
     RunFolder(out).refuse_taken()
     fit_to_data(run_config)
+
+
+def _start(run_config: RunConfig, out: Path, as_json: bool) -> None:
     from sparsedp.runs import start
 
     with progress_bar(run_config.method.name, quiet=as_json) as on_progress:

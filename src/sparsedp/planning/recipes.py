@@ -39,6 +39,10 @@ DENSE_NOISE = 0.002
 """Noise on a coordinate of the mean gradient from which on Adam's steps are mostly noise."""
 LEAST_DENSE = 0.25
 """The least part of that rate: below it not even the mean click rate would be learnt."""
+CALIBRATION = 0.1
+"""The part of the budget's Gaussian-DP parameter that fitting the output's bias and scale may have: it adds 0.5% to the
+noise of training."""
+MOST_CALIBRATION = 0.05
 PIECE = 16_384
 """Examples in memory at once."""
 SMALL_TABLES = 1 << 16
@@ -68,6 +72,7 @@ class Recipe:
     table_optimizer: str
     table_learning_rate: float
     table_scale: float
+    calibration_mu: float | None = None
     selection: dict[str, float | int] = field(default_factory=dict)
     """Settings of the selection of rows, where the algorithm has one."""
     noise_multiplier: float | None = None
@@ -148,6 +153,7 @@ def recipe(
         table_optimizer="sgd",
         table_learning_rate=_rounded(table_rate),
         table_scale=table_scale,
+        calibration_mu=_rounded(min(MOST_CALIBRATION, CALIBRATION * batch.mu)),
         selection=_selection(chosen, shapes, members, batch),
         noise_multiplier=batch.noise_multiplier,
         steps=batch.steps,
@@ -234,6 +240,7 @@ def _reasons(batch: _Batch, clip: float, noise: float, scale: float) -> dict[str
             + ("lowered, its steps would be noise" if noise > DENSE_NOISE else "small")
         ),
         "table_optimizer": "rows that are read seldom move little, and lazy noise is exact for it",
+        "calibration_mu": "the scale and bias of the output are fitted after training, at 0.5% of the noise",
         "table_learning_rate": f"noise on a coordinate as the network reads it ends at {TABLE_NOISE:g}",
     }
 

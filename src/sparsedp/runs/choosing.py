@@ -68,6 +68,8 @@ def choose(config: RunConfig, data: ClickData, *, processes: bool = False) -> Ch
         table_scale=options.get("table_scale", 1.0),
     )
     offered: dict[str, Any] = {**made.settings(), "model_options": options}
+    if every_step or config.model not in ("pctr", "dlrm"):
+        offered.pop("calibration_mu")
     if config.learning_rate is not None:
         offered["optimizer"] = "sgd"  # a rate without an optimiser is meant for the plain one
     if config.algorithm is not None:  # its selection keeps the documented defaults
