@@ -60,7 +60,7 @@ def read(each: TextSet, study: Study) -> Texts:
     train, dev, test = (read_tsv(folder / f, text=c) for f, c in zip(FILES, COLUMNS, strict=True))
     later = Sentences([*dev.texts, *test.texts], None, [*(dev.labels or ()), *(test.labels or ())])
     phrases, held_out = (tokenize(part, tokenizer, max_length=MAX_LENGTH) for part in (train, later))
-    training, validation = divide(train.texts, phrases.lengths, each)
+    training, validation = parts_of(train.texts, phrases.lengths, each)
     return Texts(
         MODEL,
         phrases.subset(training).by_length(),
@@ -77,7 +77,7 @@ def made_up(folder: Path) -> Texts:
     return Texts(str(folder), *(tokenize(part, tokenizer).by_length() for part in parts))
 
 
-def divide(texts: Sequence[str], lengths: I64, each: TextSet) -> tuple[I64, I64]:
+def parts_of(texts: Sequence[str], lengths: I64, each: TextSet) -> tuple[I64, I64]:
     """(Training, validation) by the numbers of the phrases.
 
     SST-2's phrases are parts of each other: what a validation phrase contains is not trained on, but for single words

@@ -4,9 +4,22 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+import torch
 
 from experiments.common.study import Study
-from experiments.fest.text import DATA_SETS, EPSILONS, METHODS, cases, finished, reductions, run
+from experiments.fest.text import (
+    DATA_SETS,
+    EPSILONS,
+    METHODS,
+    cases,
+    embedding_share,
+    finished,
+    keep_layers,
+    reductions,
+    run,
+)
+from experiments.fest.text_data import made_up
+from sparsedp.models.text_classifier import load_text_classifier
 
 
 def test_every_method_is_trained_at_every_epsilon_and_seed() -> None:
@@ -55,3 +68,17 @@ def test_the_study_on_made_up_reviews(tmp_path: Path) -> None:
     tables = run(Study("fest-text", tmp_path, quick=True))["tables"]
     lines = next(iter(tables.values()))
     assert {line["method"] for line in lines} >= set(METHODS)
+
+
+def test_the_embeddings_share_of_the_gradient(tmp_path: Path) -> None:
+    texts = made_up(tmp_path)
+    shares = []
+    for embedding in ("full", "frozen"):
+        model = load_text_classifier(tmp_path, embedding=embedding)  # type: ignore[arg-type]
+        keep_layers(model, 1)
+        torch.nn.init.normal_(model.head.weight)
+        shares.append(embedding_share(model, texts.held_out, texts=5))
+    full, frozen = shares
+    assert frozen is None
+    assert full is not None
+    assert 0.0 < full < 1.0

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from experiments.fest.text import DATA_SETS
-from experiments.fest.text_data import VALIDATION_TOKENS, divide, made_up
+from experiments.fest.text_data import VALIDATION_TOKENS, made_up, parts_of
 
 SENTENCES = [
     *(f"a{n} b{n} c{n} d{n} e{n} f{n} g{n} h{n} i{n} j{n}" for n in range(1500)),
@@ -18,7 +18,7 @@ SHORT = replace(DATA_SETS[0], longest=10, examples=None)
 
 
 def test_nothing_that_a_validation_phrase_contains_is_trained_on_but_pairs_of_words() -> None:
-    training, validation = divide(SENTENCES, LENGTHS, SHORT)
+    training, validation = parts_of(SENTENCES, LENGTHS, SHORT)
     assert LENGTHS[validation].min() >= VALIDATION_TOKENS
     assert len(validation) == 1000
     judged = [SENTENCES[n] for n in validation]
@@ -28,7 +28,7 @@ def test_nothing_that_a_validation_phrase_contains_is_trained_on_but_pairs_of_wo
 
 
 def test_the_validation_part_is_the_same_for_every_size() -> None:
-    few, many = (divide(SENTENCES, LENGTHS, replace(SHORT, examples=n)) for n in (100, 1000))
+    few, many = (parts_of(SENTENCES, LENGTHS, replace(SHORT, examples=n)) for n in (100, 1000))
     assert np.array_equal(few[1], many[1])
     assert np.array_equal(few[0], many[0][:100])
     assert LENGTHS[many[0]].max() <= SHORT.longest
