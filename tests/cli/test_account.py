@@ -18,7 +18,7 @@ from sparsedp.accounting import (
 from sparsedp.accounting.ledger import Ledger
 from sparsedp.cli.app import app
 from sparsedp.core.steps import steps_per_epoch
-from sparsedp.data import Columns, HashRule, Label, Table, prepare
+from sparsedp.data import Columns, HashRule, Label, Schema, Table, prepare
 from sparsedp.planning.budget import RunBudget
 from sparsedp.training.step_config import total_steps
 
@@ -267,6 +267,13 @@ def test_a_ledger_of_examples_is_priced_for_users_where_the_data_proves_the_cap(
         invoke(*asked, "3"), "rows_per_user: no user may have more than 3 rows", "no data that says so"
     )
     assert_refused(invoke(*asked, "1", "--data", str(tmp_path / "data")), "was cut to 2")
+    (tmp_path / "data.json").write_text(json.dumps({"digest": "that of data without users"}))
+    assert_refused(
+        invoke(*asked, "3", "--data", str(tmp_path / "data")),
+        "holds other data than the run beside the ledger",
+    )
+    (tmp_path / "data.json").write_text(json.dumps({"digest": Schema.read(tmp_path / "data").digest}))
+    assert invoke(*asked, "3", "--data", str(tmp_path / "data")).exit_code == 0
     Ledger.open(tmp_path / "users.ledger", unit="user")
     asked = ("--ledger", str(tmp_path / "users.ledger"), "--delta", "1e-3", "--rows-per-user", "3")
     assert_refused(invoke(*asked), "rows_per_user: the ledger is for the unit 'user' already")

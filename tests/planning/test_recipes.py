@@ -91,7 +91,9 @@ def test_units_are_what_is_sampled() -> None:
     alone, units = made(examples=10**5), made(examples=2 * 10**6, units=10**5, rows_per_unit=20)
     assert units.expected_batch_size == alone.expected_batch_size
     assert units.noise_multiplier == alone.noise_multiplier
-    assert units.physical_batch_size == PIECE // 20
+    assert units.physical_batch_size == PIECE  # which counts examples
+    wide = made(examples=10**9, units=10**4, rows_per_unit=2 * PIECE)
+    assert wide.physical_batch_size == 2 * PIECE  # a piece holds whole units
 
 
 def test_a_limit_on_epochs_is_kept() -> None:

@@ -12,6 +12,7 @@ import pytest
 from sparsedp.accounting import Ledger
 from sparsedp.data import ClickData, Columns, HashRule, Label, Table, prepare
 from sparsedp.runs import RunConfig, RunFolder, calibration, train
+from sparsedp.runs.choosing import choose
 from sparsedp.runs.evaluation import evaluate_run
 from sparsedp.runs.sources import split
 from sparsedp.runs.users import user_sampler
@@ -125,3 +126,17 @@ def test_the_output_is_calibrated_by_users(
     train(asked, tmp_path / "run")
     training, _ = split(asked, ClickData.open(visits))
     assert given[0].sum() == pytest.approx(len(training) / 6)
+
+
+@pytest.mark.parametrize("sample", ["users", "rows"])
+def test_what_is_left_open_is_chosen_for_users(visits: Path, sample: str) -> None:
+    """The delta of the choices is that of the run, and a piece has room for a user."""
+    data = ClickData.open(visits)
+    asked = RunConfig.parse(
+        {"data": str(visits), "epsilon": 2.0, "unit": "user", "user_sampling": sample, "holdout": 0.2}
+    )
+    made = choose(asked, data)
+    training, _ = split(asked, data)
+    users = np.unique(training.user).size
+    assert (made.examples, made.delta) == (users, 1 / (10 * users))
+    assert made.config.choices.expected_batch_size <= (users if sample == "users" else len(training))

@@ -18,6 +18,7 @@ from sparsedp.core.strict_json import json_text
 if TYPE_CHECKING:
     from sparsedp.accounting.events import DpEvent
     from sparsedp.accounting.ledger import Ledger
+    from sparsedp.data.schema import Schema
 
 
 PreparedData = Annotated[
@@ -259,7 +260,10 @@ def _for_users(
         from sparsedp.runs.text_config import read_config
 
         data = Path(read_config(settings).data)
-    cut = None if data is None or not (data / "schema.json").exists() else Schema.read(data).rows_per_user
+    schema = None if data is None or not (data / "schema.json").exists() else Schema.read(data)
+    if schema is not None:
+        _refuse_other_data(ledger, schema, data)
+    cut = None if schema is None else schema.rows_per_user
     if cut is None or cut > rows:
         found = "no data that says so was found" if cut is None else f"{data} was cut to {cut}"
         raise ValueError(
@@ -269,6 +273,16 @@ def _for_users(
     notes = (*spending.notes, f"every user's rows were cut to {cut} when the data was prepared")
     of_user = replace(spending, events=events_of_users(spending.events, cut), unit="user", notes=notes)
     return of_user, None if step is None else events_of_users([(step, 1)], cut)[0][0]
+
+
+def _refuse_other_data(ledger: Ledger, schema: Schema, data: Path | None) -> None:
+    """The cap of data that the run beside a ledger was not trained on proves nothing."""
+    from sparsedp.runs.data_location import RECORD
+    from sparsedp.runs.folder import RunFolder
+
+    record = RunFolder(ledger.path.parent).read_json(RECORD) or {}
+    if record.get("digest") not in (None, schema.digest):
+        raise ValueError(f"data: {data} holds other data than the run beside the ledger was trained on")
 
 
 def _read_ledger(path: Path) -> Ledger:

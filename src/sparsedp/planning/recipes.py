@@ -146,7 +146,7 @@ def recipe(
         algorithm=chosen,
         epochs=batch.epochs,
         expected_batch_size=batch.size,
-        physical_batch_size=max(1, PIECE // rows_per_unit) if batch.size * rows_per_unit > PIECE else None,
+        physical_batch_size=max(PIECE, rows_per_unit) if batch.size * rows_per_unit > PIECE else None,
         max_grad_norm=clip,
         optimizer=optimizer,
         learning_rate=_rounded(dense_rate),

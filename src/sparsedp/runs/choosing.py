@@ -12,7 +12,7 @@ from sparsedp.planning.recipes import TABLE_SCALE, Recipe, recipe
 from sparsedp.runs.config import Choices, RunConfig
 from sparsedp.runs.sources import open_data, split, split_periods
 from sparsedp.runs.text_config import TextConfig
-from sparsedp.runs.users import population, user_sampler
+from sparsedp.runs.users import population, units, user_sampler
 
 WIDTH = 8
 HIDDEN = (64, 32)
@@ -28,7 +28,7 @@ class Chosen:
     filled: tuple[str, ...]
     """The settings that the recipe chose."""
     examples: int
-    """How many the guarantee is for."""
+    """How many the guarantee is for: examples, or users."""
 
     @property
     def delta(self) -> float:
@@ -54,14 +54,16 @@ def completed(config: RunConfig, *, processes: bool = False) -> tuple[RunConfig,
 
 def choose(config: RunConfig, data: ClickData, *, processes: bool = False) -> Chosen:
     """Fill the gaps of ``config`` for ``data``; ``processes``: it will train on several of them."""
-    examples = _training_rows(config, data)
+    drawn, protected, rows_of_each = _training_rows(config, data)
     options = _model_options(config, data.schema)
     every_step = processes or config.period is not None or config.table_optimizer not in (None, "sgd")
     made = recipe(
-        examples=examples,
+        examples=drawn * rows_of_each,
+        units=drawn,
+        rows_per_unit=rows_of_each,
         tables=tables_of(data.schema, options),
         epsilon=config.epsilon,
-        delta=config.delta,
+        delta=None if config.epsilon is None else config.delta_for(protected),
         released="steps" if every_step else "final",
         algorithm=config.algorithm,
         optimizer=config.optimizer or "adam",
@@ -84,7 +86,7 @@ def choose(config: RunConfig, data: ClickData, *, processes: bool = False) -> Ch
     filled["model_options"] = options  # the config's own are in them
     filled = {name: value for name, value in filled.items() if getattr(config, name) != value}
     complete = RunConfig.parse({**config.model_dump(), **filled})
-    return Chosen(complete, made, tuple(filled), examples)
+    return Chosen(complete, made, tuple(filled), protected)
 
 
 def plan_for(source: str, **settings: Any) -> Chosen:
@@ -103,12 +105,18 @@ def tables_of(schema: Schema, options: dict[str, Any]) -> list[TableShape]:
     ]
 
 
-def _training_rows(config: RunConfig, data: ClickData) -> int:
-    """How many examples, or users, batches are drawn from: of a streaming run the shortest period's."""
+def _training_rows(config: RunConfig, data: ClickData) -> tuple[int, int, int]:
+    """(how many a batch is drawn from, how many are protected, the most rows of one that is drawn).
+
+    Of a streaming run the first two are the shortest period's.
+    """
     if config.period is not None:
-        return min(len(period) for period in split_periods(config, data)[0])
+        shortest = min(len(period) for period in split_periods(config, data)[0])
+        return shortest, shortest, 1
     training = split(config, data)[0]
-    return population(training, user_sampler(config, training))
+    sampler = user_sampler(config, training)
+    rows = sampler.rows_per_user if sampler is not None and sampler.sample == "users" else 1
+    return population(training, sampler), units(training, sampler), rows
 
 
 def _model_options(config: RunConfig, schema: Schema) -> dict[str, Any]:
