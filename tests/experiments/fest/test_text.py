@@ -74,7 +74,7 @@ def test_the_embeddings_share_of_the_gradient(tmp_path: Path) -> None:
     texts = made_up(tmp_path)
     shares = []
     for embedding in ("full", "frozen"):
-        model = load_text_classifier(tmp_path, embedding=embedding)  # type: ignore[arg-type]
+        model = load_text_classifier(tmp_path, embedding=embedding)
         keep_layers(model, 1)
         torch.nn.init.normal_(model.head.weight)
         shares.append(embedding_share(model, texts.held_out, texts=5))
