@@ -31,7 +31,7 @@ def _quiet() -> Iterator[None]:
 
 
 def training(selection: str = "AdaFEST", **changes: Any) -> Training:
-    if selection == "lazy":  # pending noise is drawn where a row is read: hold the tables' weights
+    if "lazy" in selection:  # pending noise is drawn where a row is read: hold the tables' weights
         changes = {"table_lr": 0.0} | changes
     return Training(SELECTIONS[selection], **changes)
 
@@ -59,7 +59,35 @@ def test_every_optimiser(optimizer: str, selection: str) -> None:
     assert not replay(training(selection, optimizer=optimizer), clicks(), EXAMPLE).faults
 
 
-@pytest.mark.parametrize("selection", ["DPSGD", "lazy", "AdaFEST", "AdaFEST+", "FEST", "exponential"])
+USERS = np.arange(40) // 4
+"""Four rows each."""
+
+
+@pytest.mark.parametrize("sample", ["users", "rows"])
+@pytest.mark.parametrize("selection", ["DPSGD", "AdaFEST", "AdaFEST with memory", "FEST of public rows"])
+def test_all_rows_of_a_user_together(selection: str, sample: Any) -> None:
+    made = training(
+        selection,
+        epochs=4,
+        users=lambda: sdp.UserSampler(USERS, rows_per_user=3, sample=sample),
+        options={"unit": "user", "expected_batch_size": 4 if sample == "users" else 10},
+    )
+    result = replay(made, clicks(), [8, 9, 10, 11])
+    assert not result.faults, result
+    assert 0 < result.moved <= result.samples
+    assert result.largest_share > (0.99 if sample == "users" else 0.3)
+
+
+def test_rows_of_a_user_that_are_clipped_one_by_one_are_found() -> None:
+    """The control: each row is within its own claim, the user's rows together are not."""
+    result = replay(training("DPSGD", epochs=8), clicks(), [8, 9, 10, 11])
+    assert "charged are" in str(result)
+
+
+@pytest.mark.parametrize(
+    "selection",
+    ["DPSGD", "lazy", "lazy FEST", "AdaFEST", "AdaFEST with memory", "AdaFEST+", "FEST", "exponential"],
+)
 def test_a_resumed_training(selection: str, tmp_path: Path) -> None:
     result = replay(training(selection, checkpoint=tmp_path / "saved"), clicks(), EXAMPLE)
     assert not result.faults, result
@@ -215,7 +243,7 @@ def test_an_example_in_more_batches_than_sampled_is_found(monkeypatch: pytest.Mo
     original = PoissonLoader._pieces
 
     def always(self: PoissonLoader, steps: range) -> Any:
-        present = self.dataset.absent is None
+        present = not self.dataset.absent
         for piece in original(self, steps):
             if present and EXAMPLE not in piece.indices:
                 piece = piece._replace(indices=np.append(piece.indices, EXAMPLE))
@@ -238,6 +266,6 @@ def test_a_charge_that_is_too_low_is_found(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_only_an_inner_example_is_taken_out() -> None:
-    for index in (0, 39, -1, 40):
+    for index in (0, 39, -1, 40, [], [3, 39]):
         with pytest.raises(ValueError, match=r"^index must lie strictly between 0 and 39"):
             replay(one_pass, clicks(), index)

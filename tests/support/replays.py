@@ -30,6 +30,10 @@ SELECTIONS: dict[str, SelectionOf] = {
     "AdaFEST+": lambda data: sdp.AdaFEST(
         within=sdp.FEST.private_top_k(DataLoader(data, batch_size=20), 300, mu=0.5)
     ),
+    "lazy FEST": lambda data: sdp.FEST({"large": range(0, ROWS, 3)}, lazy=True),
+    "AdaFEST with memory": lambda data: sdp.AdaFEST(
+        noise_ratio=1.0, false_positives=20, memory_false_positives=200, memory_least=1.5, memory_most=3
+    ),
     "exponential": lambda data: sdp.ExponentialSelection(rows=20, selection_epsilon=0.1, score_cap=0.1),
     "exponential coordinates": lambda data: sdp.ExponentialSelection(
         rows=None, coordinates=20, selection_epsilon=0.1, score_cap=0.1
@@ -93,6 +97,8 @@ class Training:
     checkpoint: Path | None = None
     """Save here after the first epoch, and resume in a new engine with new objects."""
     options: dict[str, Any] = field(default_factory=dict)
+    users: Callable[[], sdp.UserSampler] | None = None
+    """Who the rows belong to, where the unit is the user."""
 
     def __call__(self, data: Any) -> Any:
         engine, private = self._start(data)
@@ -116,7 +122,7 @@ class Training:
         dense = torch.optim.SGD([*model.hidden.parameters(), *model.out.parameters()], lr=0.1)
         engine = sdp.PrivacyEngine(seed=7)  # what is drawn without data is then the same in both runs
         chosen = {"noise_multiplier": 1.0, "max_grad_norm": 1.0} | self.options
-        loader = DataLoader(data, batch_size=10)
+        loader = DataLoader(data, batch_size=10, sampler=None if self.users is None else self.users())
         selection = self.selection(data)
         return engine, engine.make_private(
             module=model, optimizer=[tables, dense], data_loader=loader, selection=selection, **chosen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -92,7 +93,7 @@ class Query:
     def aligned(self, other: Query, output: Any) -> Any:
         """The ``output`` of another query in the form that this one's caller expects."""
         if not self.output_by_row:
-            return np.array(output)
+            return copy.deepcopy(output)
         result = np.zeros((self.rows.size, *output.shape[1:]), dtype=output.dtype)
         at = np.searchsorted(other.rows, self.rows)
         known = np.append(other.rows, -1)[at] == self.rows
@@ -207,10 +208,17 @@ def _with_std(arguments: Mapping[str, Any]) -> Callable[[F64], Loss]:
     return _gaussian(arguments["std"])
 
 
+def _counts_above(arguments: Mapping[str, Any]) -> Query:
+    counts = arguments["counts"]
+    public = {name: arguments[name] for name in ("std", "threshold")} | {"size": counts.size}
+    return Query(np.array(counts.ids), np.array(counts.values), public, _gaussian(arguments["std"]))
+
+
 _QUERIES: dict[str, Callable[[Mapping[str, Any]], Query]] = {
     "Noise.release": _release,
     "Noise.release_rows": _release_rows,
     "Noise.release_table": _release_table,
+    "noisy_counts_above": _counts_above,
     "draw_survivors": _histogram("touched", "counts", _with_std),
     "top_k_gaussian": _histogram("ids", "counts", _with_std),
     "exponential_top_k": _histogram("ids", "scores", _exponential),

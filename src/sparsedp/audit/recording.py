@@ -11,8 +11,9 @@ of sensitivity and of accounting; errors in the noise itself are for the disting
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,36 +23,39 @@ from torch.utils._pytree import tree_flatten
 from torch.utils.data import Dataset
 
 from sparsedp.accounting.event_json import event_key
-from sparsedp.accounting.events import DpEvent, PoissonSampledDpEvent
+from sparsedp.accounting.events import DpEvent, MixtureOfGaussiansDpEvent, PoissonSampledDpEvent
 from sparsedp.audit.losses import Loss, Query, covered_by, loss_between, query_of
 from sparsedp.core.arrays import I64
 from sparsedp.core.observing import observed_by
+from sparsedp.rows import Units
 
 Train = Callable[[Any], Any]
 """Trains on a data set, from its model's first weights on, and returns what is released at the end."""
-_SAMPLE = "PoissonLoader.indices"
+_SAMPLES = ("PoissonLoader.indices", "PoissonLoader._draw")
+Sample = I64 | tuple[I64, Units | None]
+"""The rows of a batch, and where users are drawn whose they are."""
 _TOLERANCE = 1.0 + 1e-9
 
 
 class Neighbour(Dataset[Any]):
-    """A data set, or the same without one example; both have one length: size and sampling rate are public.
+    """A data set, or the same without some examples; both have one length: size and sampling rate are public.
 
     An absent example is never sampled in a replay, and a pass over the whole data set leaves it out.
     """
 
-    def __init__(self, data: Any, absent: int | None = None) -> None:
-        self.data, self.absent = data, absent
+    def __init__(self, data: Any, absent: Collection[int] = ()) -> None:
+        self.data, self.absent = data, frozenset(absent)
 
     def __len__(self) -> int:
         return len(self.data)
 
     def __getitem__(self, index: int) -> Any:
-        if index == self.absent:
+        if index in self.absent:
             raise LookupError(f"example {index} is not in this data set")
         return self.data[index]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        return [self.data[index] for index in indices if index != self.absent]
+        return [self.data[index] for index in indices if index not in self.absent]
 
 
 @dataclass(frozen=True)
@@ -91,8 +95,10 @@ class ReplayResult:
         )
 
 
-def replay(train: Train, data: Any, index: int) -> ReplayResult:
+def replay(train: Train, data: Any, index: int | Sequence[int]) -> ReplayResult:
     """Train on ``data`` and, with the same released values, on ``data`` without example ``index``.
+
+    Where the unit is the user, ``index`` lists all rows of one user.
 
     ``train`` must start from the same weights in each call, with an engine of the same seed (what is drawn without data
     is then the same), and build its loaders on the data set that it is given.
@@ -101,12 +107,13 @@ def replay(train: Train, data: Any, index: int) -> ReplayResult:
     with privacy: switch them off. A private loader reads its first and last example to learn the structure of a batch,
     so ``index`` must be another one.
     """
-    if not 0 < index < len(data) - 1:
+    absent = np.unique(np.atleast_1d(np.asarray(index, dtype=np.int64)))
+    if not absent.size or not 0 < absent[0] <= absent[-1] < len(data) - 1:
         raise ValueError(f"index must lie strictly between 0 and {len(data) - 1}, got {index}")
-    record = _Record(index)
+    record = _Record(absent)
     first = _outcome(train, Neighbour(data), record)
     replayer = _Replayer(record)
-    second = _outcome(train, Neighbour(data, absent=index), replayer)
+    second = _outcome(train, Neighbour(data, absent.tolist()), replayer)
     faults = [*replayer.faults, *_end_faults(record, replayer), *_different_outcomes(first, second)]
     charges = tuple(
         ReplayedCharge(group.event, covered_by(group.event), loss, len(group.draws))
@@ -135,25 +142,25 @@ class _Group:
 class _Record:
     """Writes down charges, draws and samples."""
 
-    def __init__(self, index: int) -> None:
-        self.index = index
+    def __init__(self, absent: I64) -> None:
+        self.absent = absent
         self.groups = [_Group(None)]
-        self.samples: list[I64] = []
+        self.samples: list[Sample] = []
 
     @property
     def samples_with_example(self) -> int:
-        return sum(int(self.index in chosen) for chosen in self.samples)
+        return sum(bool(np.isin(self.absent, _rows_of(sample)).any()) for sample in self.samples)
 
     def charge(self, event: Any) -> None:
         self.groups.append(_Group(event))
 
     def draw(self, name: str, arguments: Mapping[str, Any], run: Callable[[], Any]) -> Any:
-        if name == _SAMPLE:
+        if name in _SAMPLES:
             self.samples.append(run())
             return self.samples[-1]
         query = query_of(name, arguments)
         output = run()
-        self.groups[-1].draws.append(_Draw(name, query, np.array(output)))
+        self.groups[-1].draws.append(_Draw(name, query, copy.deepcopy(output)))
         return output
 
 
@@ -162,7 +169,7 @@ class _Replayer:
 
     def __init__(self, record: _Record) -> None:
         self._record = record
-        self._samples: Iterator[I64] = iter(record.samples)
+        self._samples: Iterator[Sample] = iter(record.samples)
         self._group, self._draw = 0, 0
         self.losses = [Loss()] * len(record.groups)
         self.faults: list[str] = []
@@ -176,9 +183,9 @@ class _Replayer:
             self._fault("the charged event depends on the example")
 
     def draw(self, name: str, arguments: Mapping[str, Any], run: Callable[[], Any]) -> Any:
-        if name == _SAMPLE:
-            chosen = next(self._samples, None)
-            return run() if chosen is None else chosen[chosen != self._record.index]
+        if name in _SAMPLES:
+            sample = next(self._samples, None)
+            return run() if sample is None else _without(sample, self._record.absent)
         recorded = self._next(name)
         if recorded is None:
             return run()
@@ -209,6 +216,22 @@ class _Replayer:
 
     def _fault(self, what: str) -> None:
         self.faults.append(f"charge {self._group}: {what}")
+
+
+def _rows_of(sample: Sample) -> I64:
+    return sample[0] if isinstance(sample, tuple) else sample
+
+
+def _without(sample: Sample, absent: I64) -> Sample:
+    """The sample without some rows; where rows belong to users, without the user who has none left."""
+    present = ~np.isin(_rows_of(sample), absent)
+    if not isinstance(sample, tuple):
+        return sample[present]
+    rows, units = sample
+    if units is None:
+        return rows[present], None
+    left = np.unique(units.of_example[present], return_inverse=True)[1].reshape(-1)
+    return rows[present], Units(left, units.most, units.mean)
 
 
 @dataclass(frozen=True)
@@ -265,7 +288,11 @@ def _charge_faults(charges: Sequence[ReplayedCharge], samples: int) -> list[str]
         for number, charge in enumerate(charges, 1)
         if not charge.observed.is_within(charge.claimed, _TOLERANCE)
     ]
-    sampled = [charge for charge in charges if isinstance(charge.event, PoissonSampledDpEvent)]
+    sampled = [
+        charge
+        for charge in charges
+        if isinstance(charge.event, PoissonSampledDpEvent | MixtureOfGaussiansDpEvent)
+    ]
     moved = sum(charge.observed.is_positive for charge in sampled)
     if sampled and moved > samples:
         faults.append(f"the example was in {samples} batches and moved the draws of {moved}")

@@ -11,6 +11,7 @@ from sparsedp.accounting.events import DpEvent
 from sparsedp.core.arrays import F64, I64
 from sparsedp.core.counts import SparseCounts, contains
 from sparsedp.core.defaults import DEFAULT_ALWAYS_ON_ROWS, DEFAULT_MU
+from sparsedp.core.observing import draw
 from sparsedp.core.tables import TableShape
 from sparsedp.mechanisms import gaussian_event, threshold_for_false_positives
 from sparsedp.randomness import (
@@ -86,6 +87,7 @@ class StreamingVocabulary:
         return FEST(rows, self.always_on_rows, event=event)
 
 
+@draw
 def noisy_counts_above(counts: SparseCounts, std: float, threshold: float, stream: Stream) -> SparseCounts:
     """Counts with Gaussian noise of ``std`` on every row; only those of at least ``threshold``.
 

@@ -118,6 +118,7 @@ class PoissonLoader:
         chosen += self._part.start
         return chosen
 
+    @draw
     def _draw(self, users: UserSampler, step: int) -> tuple[NDArray[np.int64], Units | None]:
         """The examples of batch number ``step``, and whose they are where a user's examples are one unit."""
         return users.draw(self._stream.fork(step), self.sampling_rate)
