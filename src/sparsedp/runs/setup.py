@@ -43,10 +43,11 @@ class RunSetup:
         for note in notes:
             warnings.warn(note, stacklevel=3)
         data = data_of(config)
+        sampler = user_sampler(config, data)
         if isinstance(data, ClickData) and not config.is_complete:
             config = choose(config, data).config
         check_split(config, data)
-        check_batch(config, user_sampler(config, data))
+        check_batch(config, sampler)
         model = fresh_model(config, data)
         if config.calibration_mu is not None:
             check_calibrates(model, config)
