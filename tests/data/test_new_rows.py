@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -155,3 +156,10 @@ def test_a_derived_column_says_how_it_was_made(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("date\n2020-01-01\n")
     with pytest.raises(ValueError, match=r"no column 'hour' .*\(the preparation derived it as date.hour\(\)"):
         NewRows.of(tmp_path / "a.csv", encoding)
+
+
+def test_an_archive_is_refused_by_name(encoding: Encoding, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "rows.zip", "w") as archive:
+        archive.writestr("rows.csv", raw_frame(3).write_csv())
+    with pytest.raises(ValueError, match=r"^input: rows.zip is a zip archive; unpack it"):
+        NewRows.of(tmp_path / "rows.zip", encoding)

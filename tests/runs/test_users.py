@@ -140,3 +140,16 @@ def test_what_is_left_open_is_chosen_for_users(visits: Path, sample: str) -> Non
     users = np.unique(training.user).size
     assert (made.examples, made.delta) == (users, 1 / (10 * users))
     assert made.config.choices.expected_batch_size <= (users if sample == "users" else len(training))
+
+
+@pytest.mark.parametrize("who", ["one", "each"])
+def test_users_too_few_to_evaluate_are_refused_before_anything_is_spent(tmp_path: Path, who: str) -> None:
+    """A run that cannot be evaluated would lose its whole budget at its end."""
+    names = "a" * 30 if who == "one" else "abcdefgh"
+    rows = "".join(f"{name},{n % 4},{n % 2 if who == 'one' else 1}\n" for n, name in enumerate(names))
+    (tmp_path / "visits.csv").write_text("who,item,y\n" + rows)
+    columns = Columns(label=Label.parse("y"), categorical=("item",), user="who", rows_per_user=30)
+    prepare(Table.of([tmp_path / "visits.csv"], columns), tmp_path / "data", {"item": HashRule(9)})
+    with pytest.raises(ValueError, match=r"^holdout: .*hold out (more|less)$"):
+        train(config(tmp_path / "data", expected_batch_size=1), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

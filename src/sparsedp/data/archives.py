@@ -88,13 +88,14 @@ def open_archives(files: Sequence[Path], pattern: str | None = None) -> tuple[In
     """
     opened: list[InputFile] = []
     for path in files:
-        opened += _members(path, pattern) if _is_archive(path) else [path]
+        opened += _members(path, pattern) if is_archive(path) else [path]
     if pattern is not None and not any(isinstance(file, ZipMember) for file in opened):
         raise ValueError("member: is for zip archives, and none of the files is one")
     return tuple(opened)
 
 
-def _is_archive(path: Path) -> bool:
+def is_archive(path: Path) -> bool:
+    """Whether a file is a zip archive, by its first bytes."""
     with path.open("rb") as file:
         return file.read(len(MAGIC)) == MAGIC
 

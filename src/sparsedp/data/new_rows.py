@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from sparsedp.data.archives import is_archive
 from sparsedp.data.blocks import BLOCK_BYTES, Block, read_parquet, read_text
 from sparsedp.data.encoder import Reasons
 from sparsedp.data.encoding import Encoding
@@ -53,6 +54,8 @@ class NewRows:
         """Look at the file's columns: those that are needed must be there."""
         if separator is not None and len(separator.encode()) != 1:
             raise ValueError(f"separator must be one byte, got {separator!r}")
+        if is_archive(path):
+            raise ValueError(f"input: {path.name} is a zip archive; unpack it, and give one of its files")
         rows = cls(path, encoding, tuple(copied), separator)
         present = set(rows.names)
         if len(present) < len(rows.names):

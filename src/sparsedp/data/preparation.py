@@ -98,8 +98,8 @@ def prepare(
         parts = in_order(read, reader.blocks(start))
         if schema.rows_per_user is not None:
             parts = _capped(parts, folder, schema.rows_per_user)
-        for part, block, read in in_order(write, enumerate(parts)):
-            _check(part, schema, strict, read=read)
+        for part, block, has_read in in_order(write, enumerate(parts)):
+            _check(part, schema, strict, read=has_read)
             folder.commit(part)
             progress(sum(source.size for source in sources[: block.end.source]) + block.read)
         if not any(part.rows for part in folder.parts):

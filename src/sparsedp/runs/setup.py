@@ -19,7 +19,7 @@ from sparsedp.runs.choosing import choose
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.data_location import fit_to_data, locate_data, record_data
 from sparsedp.runs.folder import RunFolder
-from sparsedp.runs.sources import data_of, fresh_model, split, split_periods
+from sparsedp.runs.sources import check_split, data_of, fresh_model
 from sparsedp.runs.trainer import check_ledger
 from sparsedp.runs.users import check_batch, user_sampler
 
@@ -43,13 +43,11 @@ class RunSetup:
         for note in notes:
             warnings.warn(note, stacklevel=3)
         data = data_of(config)
+        sampler = user_sampler(config, data)
         if isinstance(data, ClickData) and not config.is_complete:
             config = choose(config, data).config
-        if isinstance(data, ClickData) and config.period is not None:
-            split_periods(config, data)
-        else:
-            split(config, data)
-        check_batch(config, user_sampler(config, data))
+        check_split(config, data)
+        check_batch(config, sampler)
         model = fresh_model(config, data)
         if config.calibration_mu is not None:
             check_calibrates(model, config)

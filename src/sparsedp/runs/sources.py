@@ -66,6 +66,21 @@ def held_out(config: RunConfig, data: ClickData | TextData) -> ClickData | TextD
     return data.subset(np.flatnonzero(data.time >= start))
 
 
+def check_split(config: RunConfig, data: ClickData | TextData) -> None:
+    """Refuse rows that leave nothing to train on or to measure, before anything is spent on them."""
+    training, rest = split(config, data) if config.period is None else (data, held_out(config, data))
+    if not len(training):
+        raise ValueError("holdout: all rows are held out, and none remain to train on; hold out less")
+    whole = ": whole users are held out, and there are few" if config.unit == "user" else ""
+    if not len(rest):
+        raise ValueError(f"holdout: no rows are held out to evaluate on{whole}; hold out more")
+    if rest.label.min() == rest.label.max():
+        raise ValueError(
+            f"holdout: the {len(rest):,} held-out rows all have the same label, so that AUC is not defined{whole}; hold "
+            "out more"
+        )
+
+
 def fresh_model(config: RunConfig, data: ClickData | TextData) -> nn.Module:
     """The untrained model; seeded where the run is."""
     if isinstance(data, TextData):
