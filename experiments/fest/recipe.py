@@ -20,8 +20,8 @@ from experiments.fest.tables import by_setting
 EPSILONS = [1.0, 3.0, 8.0]
 SEEDS = [0, 1, 2]
 LEAD = (
-    "AUC on held-out rows (a tenth, by hash). Epsilon is for add-or-remove-one example and the final model (fest: "
-    "the model after every step), delta = 1 / (10 n). No setting is given but the model's widths; the recipe "
+    "AUC on held-out rows (a tenth, by hash). Epsilon is for add-or-remove-one example and the final model, "
+    "delta = 1 / (10 n). No setting is given but the model's widths; the recipe "
     "chooses the rest. AUC: mean over seeds ± standard deviation; then how many times smaller the gradient is."
 )
 
@@ -46,7 +46,7 @@ DATA_SETS = (
 
 
 def run(study: Study) -> dict[str, Any]:
-    """Train by the recipe at each epsilon, without privacy, and with the recipe's row set."""
+    """Train by the recipe at each epsilon and without privacy."""
     written: dict[str, Any] = {}
     for each in data_sets_of(study, DATA_SETS, Untuned.of(QUICK)):
         found = runs_of(each, _grids(study, each), study)
