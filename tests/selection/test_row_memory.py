@@ -83,6 +83,15 @@ def test_it_holds_what_passed_lately_and_no_more() -> None:
     assert not memory.ids.size
 
 
+@pytest.mark.parametrize(("share", "expected"), [(0.02, 18), (0.01, 174)])
+def test_few_rows_are_trained_by_chance(share: float, expected: int) -> None:
+    """Of 130,000 rows 0.4% pass in a step: 1.4 or 13 in 10,000 are trained, the mean of steps 150 to 230, within a quarter."""
+    memory, rng = RowMemory(130_000, share=share, least=3.0, most=6.0), np.random.default_rng(4)
+    trained = [memory.observe(np.unique(rng.integers(0, 130_000, 500))).size for _ in range(230)]
+    assert np.mean(trained[150:]) == pytest.approx(expected, rel=0.25)
+    assert memory.ids.size == pytest.approx(500 / share, rel=0.1)
+
+
 BAD_STATES = {
     "other tables": {"size": 8},
     "not sorted": {"ids": torch.tensor([2, 1])},
