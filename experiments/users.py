@@ -43,6 +43,8 @@ class DataSet:
     features: dict[str, int]
     """Categorical columns and the rows of their tables."""
     write: Callable[[Study, Path], Path]
+    source: str
+    """The name of a real data set, or ``generated:...``."""
 
     def prepared(self, study: Study, out: Path) -> ClickData:
         """The rows, each user cut by the library."""
@@ -82,8 +84,10 @@ def _generated(study: Study, out: Path) -> Path:
 
 
 DATA_SETS = (
-    DataSet("movielens-small", 50, "rating>=4", {"movieId": 2**14, "genres": 1024}, _movielens),
-    DataSet("generated", 20, "liked", {"item": 1024}, _generated),
+    DataSet(
+        "movielens-small", 50, "rating>=4", {"movieId": 2**14, "genres": 1024}, _movielens, "movielens-small"
+    ),
+    DataSet("generated", 20, "liked", {"item": 1024}, _generated, "generated:users"),
 )
 WAYS: dict[str, dict[str, Any]] = {
     "without privacy": {"algorithm": "non-private", "epsilon": None},

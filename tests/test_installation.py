@@ -20,7 +20,6 @@ COMMAND = "from sparsedp.__main__ import main; main()"
 NAMES = {
     "data": ["sparsedp.data:ClickData", "sparsedp.data:prepare", "sparsedp.runs:train"],
     "cli": ["sparsedp.runs:RunConfig"],
-    "report": ["sparsedp.report:write_report"],
     "convex": ["sparsedp.convex:PrivateLogisticRegression", "sparsedp.convex.estimators:ridge"],
 }
 """What cannot be had without an extra."""
@@ -37,7 +36,6 @@ for name in sys.argv[1:]:
 
 COMMANDS = [
     ("data", f"prepare criteo {__file__} --out clicks"),
-    ("report", "report run"),
     ("cli", "plan --help"),
     ("cli", ""),
     *[

@@ -181,7 +181,7 @@ def test_more_than_two_classes(here: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"data": "nowhere"}, "data: there is no file or folder"),
+        ({"data": "nowhere"}, "data: nowhere is neither a TSV file nor a folder"),
         ({"model": "nowhere"}, "model: nowhere is neither a folder"),
         ({"label_column": "gold"}, "has no column 'gold'"),
         ({"classes": "a,b"}, "label '0' of text number 0 is not one of 'a', 'b'"),

@@ -199,7 +199,7 @@ def test_anything_but_plain_sgd_is_refused(option: str) -> None:
         )
 
 
-def run_audit(flushed: bool, runs: int) -> AuditResult:
+def run_audit(flushed: bool, runs: int, noise_multiplier: float) -> AuditResult:
     """One step: nobody, or one example that alone reads row 7 of the chosen ones.
 
     Released is the table; the statistic looks for the row itself, and for its gradient. Error rate at most 1e-9.
@@ -210,7 +210,7 @@ def run_audit(flushed: bool, runs: int) -> AuditResult:
         module=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=1.0),
         data_loader=batches,
-        noise_multiplier=SIGMA / 2,
+        noise_multiplier=noise_multiplier,
         max_grad_norm=CLIP,
         selection=fest(lazy=True, rows=range(5, 25)),
         expected_batch_size=1,
@@ -236,13 +236,13 @@ def run_audit(flushed: bool, runs: int) -> AuditResult:
     def mechanism(canaries: int, stream: Stream, runs: int) -> list[float]:
         return [one_run(canaries) for _ in range(runs)]
 
-    claimed = analytic_gaussian_epsilon(0.02, 2 / SIGMA)
+    claimed = analytic_gaussian_epsilon(0.02, 1 / noise_multiplier)
     return audit(mechanism, (0, 1), runs=runs, delta=0.02, claimed=claimed, stream=NoiseSource(0).selection)
 
 
 def test_audit_and_a_table_that_is_not_flushed_as_positive_control() -> None:
-    kept = run_audit(flushed=True, runs=300)
+    kept = run_audit(flushed=True, runs=300, noise_multiplier=0.5)
     assert not kept.refuted, str(kept)
     assert kept.lower_bound > 0.2, "an audit that sees nothing proves nothing"
-    control = run_audit(flushed=False, runs=150)
+    control = run_audit(flushed=False, runs=150, noise_multiplier=2.0)
     assert control.refuted, str(control)

@@ -50,7 +50,7 @@ class Account:
             tuple(state["notes"]),
             bool(state["final_model_only"]),
             state["adjacency"],
-            state.get("unit", "example"),
+            state["unit"],
         )
 
 

@@ -194,7 +194,7 @@ def load_state(engine: PrivacyEngine, state: dict[str, Any]) -> None:
         session.loader.position = state["loader_position"]
     if session.lazy is not None:
         session.lazy.load_state_dict(state["lazy"])
-    session.load_rule_state(state.get("rule", {}))
+    session.load_rule_state(state["rule"])
     if state["streams"] is not None:
         engine.source.load_state_dict(state["streams"])
         if session.loader is not None:
@@ -208,7 +208,7 @@ def _differences(engine: PrivacyEngine, state: Mapping[str, Any]) -> Iterator[st
     noise = {True: "private", False: "seeded"}
     yield from _compare("noise", noise[state["private"]], noise[engine.source.is_private])
     yield from _compare("selection", state["selection"], session.stated.state_dict())
-    saved, current = {"unit": "example", **state["step_config"]}, asdict(session.step_config)
+    saved, current = dict(state["step_config"]), asdict(session.step_config)
     if _is_lower_cap(current, saved):  # a lower cap leaves the account valid
         saved |= {name: current[name] for name in ("target_epsilon", "target_delta", "planned_steps")}
     yield from _compare("", saved, current)
