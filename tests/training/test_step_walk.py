@@ -150,7 +150,7 @@ def test_everything_else_is_a_helper_of_the_path(trace: Trace) -> None:
 
 def test_the_step_does_not_grow(trace: Trace) -> None:
     assert len(trace.files) <= 36
-    assert len(trace.functions) <= 208
+    assert len(trace.functions) <= 205
 
 
 def test_the_rooms_of_the_page_are_those_of_the_import_contract() -> None:

@@ -110,7 +110,8 @@ class Capture:
         self._gradient_in_eval: str | None = None
         self._layers = wrap_layers(module, self._recorder)
         self._padding = PaddingProbe(module, self._layers, while_probing)
-        probes = (MixingProbe(module, self._layers, while_probing), self._padding)
+        mixing = MixingProbe(module, self._layers, while_probing)
+        probes = (mixing, self._padding) if self._padding.takes_texts else (mixing,)
         self._classify()
         self._handles = [
             p.register_post_accumulate_grad_hook(self._refuse_unclipped_gradient)  # type: ignore[no-untyped-call]

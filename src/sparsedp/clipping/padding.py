@@ -79,9 +79,9 @@ class PaddingProbe:
         self._width: int | None = None
         parameters = inspect.signature(module.forward).parameters.values()
         self._names = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
-        takes_texts = bool({"input_ids", "attention_mask"} & {*self._names})
-        takes_texts |= any(each.kind is each.VAR_KEYWORD for each in parameters)
-        self._probes = self._left = PROBES if takes_texts else 0
+        self.takes_texts = bool({"input_ids", "attention_mask"} & {*self._names})
+        self.takes_texts |= any(each.kind is each.VAR_KEYWORD for each in parameters)
+        self._probes = self._left = PROBES if self.takes_texts else 0
 
     def watch_reads(self, tables: Sequence[str]) -> None:
         """From now on also compare the rows that a text reads of these tables."""

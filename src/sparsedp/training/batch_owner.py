@@ -47,12 +47,12 @@ class BatchOwner:
     def begin_epoch(self) -> None:
         """A new iterator begins: a batch without its step is abandoned."""
         self._capture.discard()
-        self._clear()
+        self.finish()
 
     def end_epoch(self) -> None:
         """The iterator has ended: the last batch must have had its step."""
         self._check_stepped()
-        self._clear()
+        self.finish()
 
     def hand_out(
         self,
@@ -70,7 +70,7 @@ class BatchOwner:
         """
         if first:
             self._check_stepped()
-            self._clear()
+            self.finish()
             self.batch += 1
             self.has_batch = True
         self._pieces_handed_out += 1
@@ -81,7 +81,11 @@ class BatchOwner:
 
     def take(self) -> list[Piece]:
         """The pieces handed out since the last ``take``, with their passes, oldest first."""
-        self._check_has_batch()
+        if not self.has_batch:
+            self._capture.discard()
+            raise RuntimeError(
+                "step() without a new batch of private.data_loader: each batch allows one step only"
+            )
         sizes = {number: examples for number, (examples, _, _) in self._open_pieces.items()}
         captured = self._capture.take_pieces(sizes)
         for number, examples in sizes.items():
@@ -109,31 +113,21 @@ class BatchOwner:
         return self._is_complete
 
     def finish(self) -> None:
-        """The current batch has had its step."""
-        self._clear()
+        """The current batch is over: it has had its step, or is abandoned."""
+        self.has_batch, self._is_complete, self._open_pieces, self.contents = False, False, {}, ()
+        self.units = ()
 
     def discard_passes(self) -> None:
         """Discard the passes through pieces that were not taken yet."""
         self._capture.discard()
 
-    def _clear(self) -> None:
-        self.has_batch, self._is_complete, self._open_pieces, self.contents = False, False, {}, ()
-        self.units = ()
-
     def _check_stepped(self) -> None:
         """Refuse a new batch before the last one has had its step: skipping a batch could depend on its data."""
         if self.has_batch:
             self._capture.discard()
-            self._clear()
+            self.finish()
             raise RuntimeError(
                 "a batch of private.data_loader had no step(): use every batch, also an empty one, and call step() "
                 "before the next is read. Whether a step is taken must not depend on the data; for larger batches "
                 "raise expected_batch_size and set physical_batch_size"
-            )
-
-    def _check_has_batch(self) -> None:
-        if not self.has_batch:
-            self._capture.discard()
-            raise RuntimeError(
-                "step() without a new batch of private.data_loader: each batch allows one step only"
             )

@@ -26,7 +26,7 @@ from sparsedp.core.steps import steps_per_epoch
 from sparsedp.randomness import Stream, bernoulli_positions
 from sparsedp.rows import Units
 from sparsedp.training.empty_batch import empty_batch
-from sparsedp.training.user_sampler import UserSampler, part_of, whole_units
+from sparsedp.training.user_sampler import UserSampler, check_room, part_of, whole_units
 
 
 class BatchReceiver(Protocol):
@@ -348,15 +348,6 @@ def check_loader(loader: Any) -> None:
                 f"data_loader samples with {type(sampler).__name__}, which is not Poisson sampling; "
                 "give a loader without a custom sampler, or poisson=False"
             )
-
-
-def check_room(users: UserSampler, physical_batch_size: int) -> None:
-    """Refuse pieces that may be smaller than one user."""
-    if users.sample == "users" and physical_batch_size < users.rows_per_user:
-        raise ValueError(
-            f"physical_batch_size of {physical_batch_size} examples is below rows_per_user {users.rows_per_user}: a "
-            "piece holds whole users"
-        )
 
 
 def check_once(loader: Any) -> None:

@@ -124,6 +124,15 @@ class UserSampler(Sampler[int]):
         self._sizes = np.minimum(self._sizes, self.rows_per_user)
 
 
+def check_room(users: UserSampler, physical_batch_size: int) -> None:
+    """Refuse pieces that may be smaller than one user."""
+    if users.sample == "users" and physical_batch_size < users.rows_per_user:
+        raise ValueError(
+            f"physical_batch_size of {physical_batch_size} examples is below rows_per_user {users.rows_per_user}: a "
+            "piece holds whole users"
+        )
+
+
 def whole_units(units: Units, rows: int) -> Iterator[slice]:
     """Cut a batch into pieces of whole units: at most so many rows each, or a single unit."""
     ends, begin = np.cumsum(units.sizes), 0
