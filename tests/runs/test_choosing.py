@@ -25,7 +25,13 @@ def test_every_gap_is_filled_from_the_recipe() -> None:
     assert made.config.algorithm == made.recipe.algorithm == "lazy"
     assert made.config.choices == Choices(**{name: getattr(made.recipe, name) for name in Choices._fields})
     assert made.config.model_options["table_scale"] == made.recipe.table_scale
-    assert set(made.filled) == {"algorithm", "model_options", "calibration_mu", *Choices._fields}
+    assert set(made.filled) == {
+        "algorithm",
+        "model_options",
+        "calibration_mu",
+        "table_rate_per_row",
+        *Choices._fields,
+    }
     assert len(made.lines()) == len(made.filled) + len(made.recipe.warnings)
     training = split(made.config, open_data(DATA))[0]
     assert (made.examples, made.delta) == (len(training), 1 / (10 * len(training)))
@@ -85,3 +91,9 @@ def test_choices_are_refused_before_they_are_made() -> None:
         config.method  # noqa: B018
     with pytest.raises(ValueError, match=r"^epochs: not chosen yet"):
         config.choices  # noqa: B018
+
+
+@pytest.mark.parametrize("given", [{"table_learning_rate": 3.0}, {"table_optimizer": "adagrad"}])
+def test_ones_own_table_rate_is_not_lowered_for_small_tables(given: dict[str, Any]) -> None:
+    assert chosen().config.table_rate_per_row is not None
+    assert chosen(**given).config.table_rate_per_row is None

@@ -18,6 +18,7 @@ POSITIVE = (
     "max_grad_norm",
     "learning_rate",
     "table_learning_rate",
+    "table_rate_per_row",
     "noise_ratio",
     "threshold",
     "false_positives",

@@ -74,6 +74,8 @@ def choose(config: RunConfig, data: ClickData, *, processes: bool = False) -> Ch
         offered.pop("calibration_mu")
     if config.learning_rate is not None:
         offered["optimizer"] = "sgd"  # a rate without an optimiser is meant for the plain one
+    if config.table_learning_rate is not None or config.table_optimizer not in (None, "sgd"):
+        offered.pop("table_rate_per_row")
     if config.algorithm is not None:  # its selection keeps the documented defaults
         offered = {name: value for name, value in offered.items() if name not in made.selection}
     if all(getattr(config, name) is not None for name in Choices._fields):
