@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from sparsedp.core.validation import check_positive
 from sparsedp.data.schema import Schema
 from sparsedp.models.layers import check_sizes, embedding_bag, mlp
 
@@ -21,7 +22,7 @@ class DLRM(nn.Module):
     """Every feature and the numbers become vectors of one width; they and their dot products go on.
 
     One-hot features come as columns of `ids`; each multi-hot feature as a pair (values, offsets), summed
-    over a bag.
+    over a bag. Rows are multiplied by ``table_scale``, as in ``PCTR``.
     """
 
     def __init__(
@@ -34,14 +35,18 @@ class DLRM(nn.Module):
         bottom: Sequence[int] = BOTTOM,
         top: Sequence[int] = TOP,
         embedding_std: float = EMBEDDING_STD,
+        table_scale: float = 1.0,
     ) -> None:
         super().__init__()
+        check_positive("table_scale", table_scale)
         check_sizes("vocabulary_sizes", [*vocabulary_sizes, *multi_hot_sizes])
         check_sizes("dim, bottom and top", [dim, *bottom, *top])
         self.features = len(vocabulary_sizes)
         self.embeddings = nn.ModuleList(
-            embedding_bag(rows, dim, std=embedding_std) for rows in (*vocabulary_sizes, *multi_hot_sizes)
+            embedding_bag(rows, dim, std=embedding_std / table_scale)
+            for rows in (*vocabulary_sizes, *multi_hot_sizes)
         )
+        self.table_scale = table_scale
         self.bottom = mlp([numeric, *bottom, dim], last_relu=True) if numeric else None
         vectors = len(self.embeddings) + (1 if numeric else 0)
         pairs = vectors * (vectors - 1) // 2
@@ -56,6 +61,7 @@ class DLRM(nn.Module):
         bottom: Sequence[int] = BOTTOM,
         top: Sequence[int] = TOP,
         embedding_std: float = EMBEDDING_STD,
+        table_scale: float = 1.0,
     ) -> DLRM:
         """Build the model for a prepared folder."""
         multi_hot = [feature.rows for feature in schema.multi_hot]
@@ -67,6 +73,7 @@ class DLRM(nn.Module):
             bottom=bottom,
             top=top,
             embedding_std=embedding_std,
+            table_scale=table_scale,
         )
 
     @torch.no_grad()
@@ -87,6 +94,7 @@ class DLRM(nn.Module):
             table(ids[:, column, None]) for column, table in enumerate(self.embeddings[: self.features])
         ]
         vectors += [table(*bag) for table, bag in zip(self.embeddings[self.features :], bags, strict=True)]
+        vectors = [vector * self.table_scale for vector in vectors]
         if self.bottom is not None:
             vectors.append(self.bottom(numeric))
         stacked = torch.stack(vectors, dim=1)

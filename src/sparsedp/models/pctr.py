@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from sparsedp.core.criteo import embedding_dim
+from sparsedp.core.validation import check_positive
 from sparsedp.data.schema import Schema
 from sparsedp.models.layers import EMBEDDING_STD, check_sizes, embedding, mlp
 
@@ -35,8 +35,7 @@ class PCTR(nn.Module):
         table_scale: float = 1.0,
     ) -> None:
         super().__init__()
-        if not 0 < table_scale < math.inf:
-            raise ValueError(f"table_scale must be positive and finite, got {table_scale}")
+        check_positive("table_scale", table_scale)
         dims = [embedding_dim(rows) for rows in vocabulary_sizes] if dims is None else dims
         check_sizes("vocabulary_sizes", vocabulary_sizes)
         check_sizes("dims", dims)

@@ -10,6 +10,7 @@ from sparsedp.data import ClickData
 from sparsedp.data.schema import Schema
 from sparsedp.planning.recipes import TABLE_SCALE, Recipe, recipe
 from sparsedp.runs.config import Choices, RunConfig
+from sparsedp.runs.data_location import fit_to_data
 from sparsedp.runs.sources import open_data, split, split_periods
 from sparsedp.runs.text_config import TextConfig
 from sparsedp.runs.users import population, units, user_sampler
@@ -48,8 +49,9 @@ def completed(config: RunConfig, *, processes: bool = False) -> tuple[RunConfig,
     """The config without gaps, and a line for each setting that was chosen."""
     if isinstance(config, TextConfig) or config.is_complete:
         return config, []
+    config, notes = fit_to_data(config)
     made = choose(config, open_data(config.data), processes=processes)
-    return made.config, made.lines()
+    return made.config, [*notes, *made.lines()]
 
 
 def choose(config: RunConfig, data: ClickData, *, processes: bool = False) -> Chosen:
@@ -93,7 +95,7 @@ def choose(config: RunConfig, data: ClickData, *, processes: bool = False) -> Ch
 
 def plan_for(source: str, **settings: Any) -> Chosen:
     """What a run on this data would train with."""
-    config = RunConfig.parse({"data": source, **settings})
+    config, _ = fit_to_data(RunConfig.parse({"data": source, **settings}))
     return choose(config, open_data(config.data))
 
 
@@ -122,12 +124,14 @@ def _training_rows(config: RunConfig, data: ClickData) -> tuple[int, int, int]:
 
 
 def _model_options(config: RunConfig, schema: Schema) -> dict[str, Any]:
-    """The config's own, and of the default model what private training likes where nothing is said."""
+    """The config's own, and of the library's models what private training likes where nothing is said."""
     options = dict(config.model_options)
-    if config.model != "pctr":
+    if config.model not in ("pctr", "dlrm"):
         return options
-    if not options:
+    if not options and config.model == "pctr":
         options = {"hidden": list(HIDDEN), "dims": [WIDTH] * len(schema.vocabulary_sizes)}
+    elif not options:
+        options = {"top": list(HIDDEN), "bottom": [HIDDEN[-1]], "dim": WIDTH}
     rates = (config.learning_rate, config.table_learning_rate, config.max_grad_norm)
     if config.is_private and all(rate is None for rate in rates):
         options.setdefault("table_scale", TABLE_SCALE)
