@@ -102,6 +102,28 @@ def test_a_limit_on_epochs_is_kept() -> None:
     assert "max_epochs" in found.reasons["expected_batch_size"]
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"epochs": 0.5},
+        {"epochs": 20.0},
+        {"epochs": 300.0},
+        {"expected_batch_size": 64},
+        {"expected_batch_size": 50_000},
+        {"epochs": 3.0, "expected_batch_size": 2000},
+        {"max_grad_norm": 1.5},
+    ],
+)
+def test_what_is_given_is_kept_and_the_rates_follow_it(given: dict[str, Any]) -> None:
+    found = made(**given)
+    for name, value in given.items():
+        assert getattr(found, name) == pytest.approx(value, rel=1e-9)
+    a_step = found.noise_multiplier * found.max_grad_norm / found.expected_batch_size
+    walked = found.table_learning_rate * found.table_scale * a_step * math.sqrt(found.steps)
+    assert walked == pytest.approx(TABLE_NOISE, rel=0.05)
+    assert found.steps == pytest.approx(found.epochs * 100_000 / found.expected_batch_size, rel=0.02)
+
+
 def test_it_is_plain_values_in_json() -> None:
     found = made(algorithm="fest")
     assert json.loads(json.dumps(found.to_dict()))["selection"] == found.selection

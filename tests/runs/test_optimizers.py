@@ -38,5 +38,5 @@ def test_small_tables_have_a_lower_rate() -> None:
 
 
 def test_adagrad_scales_rows_by_itself() -> None:
-    with pytest.raises(ValueError, match="^table_rate_per_row"):
+    with pytest.raises(ValueError, match=r"^table_rate_per_row"):
         config(table_optimizer="adagrad", table_rate_per_row=0.01)

@@ -32,7 +32,7 @@ CLIP_UNSCALED = 5.0
 """Where the model does not scale its tables."""
 TABLE_NOISE = 0.3
 """The standard deviation of the noise on a coordinate of a table, as the network reads it, at the end of the run."""
-RATE_PER_ROW = 1.2
+RATE_PER_ROW = 0.4
 """The most learning rate of a table, as the network reads it, for each of its rows: the more examples read a row, the
 sooner its steps overshoot."""
 DENSE_RATE = 0.02
@@ -106,6 +106,9 @@ def recipe(
     units: int | None = None,
     rows_per_unit: int = 1,
     max_epochs: float = MOST_EPOCHS,
+    epochs: float | None = None,
+    expected_batch_size: int | None = None,
+    max_grad_norm: float | None = None,
     optimizer: Literal["adam", "sgd"] = "adam",
     table_scale: float = TABLE_SCALE,
 ) -> Recipe:
@@ -126,6 +129,8 @@ def recipe(
         A batch is then a number of units.
     max_epochs
         The most passes over the data that a private run may take.
+    epochs, expected_batch_size, max_grad_norm
+        Given ones are kept, and the other choices of a private run follow them.
     optimizer
         Of the dense layers.
     table_scale
@@ -139,9 +144,17 @@ def recipe(
     members = examples if units is None else check_count("units", units)
     epsilon = check_epsilon(epsilon)
     delta = check_delta(default_delta(members) if delta is None else delta)
-    batch = _Batch.chosen(members, epsilon, delta, check_positive("max_epochs", max_epochs))
+    batch = _Batch.chosen(
+        members,
+        epsilon,
+        delta,
+        check_positive("max_epochs", max_epochs),
+        epochs=None if epochs is None else check_positive("epochs", epochs),
+        size=None if expected_batch_size is None else check_count("expected_batch_size", expected_batch_size),
+    )
     chosen, why = _algorithm(shapes, released, algorithm)
-    clip = CLIP if table_scale != 1.0 else CLIP_UNSCALED
+    usual = CLIP if table_scale != 1.0 else CLIP_UNSCALED
+    clip = usual if max_grad_norm is None else check_positive("max_grad_norm", max_grad_norm)
     noise = batch.noise_multiplier * clip / batch.size
     table_rate = TABLE_NOISE / (math.sqrt(batch.steps) * noise * table_scale)
     most = DENSE_RATE if optimizer == "adam" else DENSE_RATE_SGD
@@ -179,20 +192,30 @@ class _Batch:
     is_limited: bool
 
     @classmethod
-    def chosen(cls, members: int, epsilon: float, delta: float, max_epochs: float) -> _Batch:
-        """``STEPS`` steps at the knee of the noise, or as near as ``max_epochs`` allow.
+    def chosen(
+        cls,
+        members: int,
+        epsilon: float,
+        delta: float,
+        max_epochs: float,
+        *,
+        epochs: float | None,
+        size: int | None,
+    ) -> _Batch:
+        """``STEPS`` steps at the knee of the noise, or as near as ``max_epochs`` or what is given allow.
 
         In the Gaussian limit the budget is ``mu = q sqrt(T (e^(1/sigma^2) - 1))``, solved for the sampling rate q.
         """
         mu = 1.0 / analytic_gaussian_sigma(epsilon, delta)
-        rate = mu / math.sqrt(STEPS * math.expm1(NOISE_AT_KNEE**-2))
-        limited = rate * STEPS > max_epochs
-        rate = min(rate, max_epochs / STEPS, 1.0)
-        size = min(members, max(1, round(rate * members)))
-        steps = min(STEPS, max(1, math.floor(max_epochs * members / size)))
-        epochs = steps / steps_per_epoch(size / members)
+        knee = mu / math.sqrt(STEPS * math.expm1(NOISE_AT_KNEE**-2))
+        most = max_epochs / STEPS
+        rate = min(knee, most, 1.0) if epochs is None else min(epochs / STEPS, 1.0)
+        size = min(members, max(1, round(rate * members)) if size is None else size)
+        if epochs is None:
+            steps = min(STEPS, max(1, math.floor(max_epochs * members / size)))
+            epochs = steps / steps_per_epoch(size / members)
         budget = RunBudget.checked(epsilon, delta, members, size, epochs)
-        return cls(size, epochs, budget.steps, budget.calibrate(), mu, limited)
+        return cls(size, epochs, budget.steps, budget.calibrate(), mu, is_limited=knee > most)
 
 
 def _algorithm(shapes: Sequence[TableShape], released: Released, asked: str | None) -> tuple[str, str]:

@@ -68,6 +68,9 @@ def choose(config: RunConfig, data: ClickData, *, processes: bool = False) -> Ch
         delta=None if config.epsilon is None else config.delta_for(protected),
         released="steps" if every_step else "final",
         algorithm=config.algorithm,
+        epochs=config.epochs,
+        expected_batch_size=config.expected_batch_size,
+        max_grad_norm=config.max_grad_norm,
         optimizer=config.optimizer or "adam",
         table_scale=options.get("table_scale", 1.0),
     )
