@@ -8,15 +8,17 @@ from typing import Any
 
 import polars as pl
 
-from experiments.common import atp_tennis, flights_3m
+from experiments.common import atp_tennis, flights_3m, movielens_small, nycflights13
 from experiments.common.study import Study
 from sparsedp.runs.sweep import Sweep, sweep
 
 _LOADERS = {
-    flights_3m.NAME: (flights_3m.FILE, flights_3m.flights),
-    atp_tennis.NAME: (atp_tennis.FILE, atp_tennis.tennis),
+    flights_3m.NAME: ([flights_3m.FILE], flights_3m.flights),
+    atp_tennis.NAME: ([atp_tennis.FILE], atp_tennis.tennis),
+    movielens_small.NAME: ([movielens_small.RATINGS, movielens_small.MOVIES], movielens_small.movielens),
+    nycflights13.NAME: ([nycflights13.FILE], nycflights13.nyc_flights),
 }
-"""The file of each real data set, and what prepares it."""
+"""The files of each real data set, and what prepares it."""
 Grid = dict[str, list[Any]]
 
 
@@ -40,15 +42,15 @@ class DataSet:
     def check(self, study: Study) -> None:
         """Refuse if it is absent."""
         if self.source in _LOADERS:
-            study.find(self.source, [_LOADERS[self.source][0]])
+            study.find(self.source, _LOADERS[self.source][0])
 
     def open(self, study: Study) -> str:
         """The name under which a run opens it; a real data set is prepared (once) in the study's folder."""
         if self.source not in _LOADERS:
             return self.source
-        file, load = _LOADERS[self.source]
+        files, load = _LOADERS[self.source]
         folder = study.out / "data" / self.name
-        load(study.find(self.source, [file]), folder)
+        load(study.find(self.source, files), folder)
         return str(folder)
 
     def grids(self, algorithm: str, **more: Sequence[Any]) -> list[Grid]:

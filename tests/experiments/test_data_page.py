@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.common import atp_tennis, brown, flights_3m, movielens_small
+from experiments.common import atp_tennis, brown, flights_3m, movielens_small, nycflights13
 from experiments.fest import text_data
 from sparsedp.cli import scripts
 
@@ -21,6 +21,7 @@ LOADERS = {
     flights_3m.NAME: [flights_3m.FILE],
     atp_tennis.NAME: [atp_tennis.FILE],
     movielens_small.NAME: [movielens_small.RATINGS, movielens_small.MOVIES],
+    nycflights13.NAME: [nycflights13.FILE],
     brown.NAME: [brown.FILE],
     text_data.SOURCE: text_data.FILES,
 }
