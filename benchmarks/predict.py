@@ -26,6 +26,7 @@ from sparsedp.data.criteo import CATEGORIES, Criteo
 from sparsedp.data.encoding import Encoding
 from sparsedp.data.new_rows import NewRows
 from sparsedp.models import DLRM, PCTR
+from sparsedp.runs.choosing import HIDDEN, WIDTH
 from sparsedp.runs.prediction import TrainedModel
 from sparsedp.runs.scores import predict_file
 
@@ -48,9 +49,10 @@ def run(rows: int = ROWS, rounds: int = ROUNDS) -> dict[str, Any]:
 
 
 def _models(schema: Schema) -> dict[str, nn.Module]:
-    small = [1] * len(schema.categorical)
+    columns = len(schema.categorical)
     return {
-        "predict, a layer of 8": PCTR.from_schema(schema, dims=small, hidden=[8]),
+        "predict, a layer of 8": PCTR.from_schema(schema, dims=[1] * columns, hidden=[8]),
+        "predict, the recipe's model": PCTR.from_schema(schema, dims=[WIDTH] * columns, hidden=HIDDEN),
         "predict, DLRM": DLRM.from_schema(schema),
         "predict, pCTR with layers of 128 and 64": PCTR.from_schema(schema, hidden=[128, 64]),
         "predict, pCTR with four layers of 598": PCTR.from_schema(schema),

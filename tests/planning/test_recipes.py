@@ -6,6 +6,7 @@ import json
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sparsedp.core.tables import TableShape
@@ -41,6 +42,16 @@ def test_the_noise_on_a_table_ends_where_it_should() -> None:
         a_step = found.noise_multiplier * found.max_grad_norm / found.expected_batch_size
         walked = found.table_learning_rate * found.table_scale * a_step * math.sqrt(found.steps)
         assert walked == pytest.approx(TABLE_NOISE, rel=0.05)
+
+
+@pytest.mark.parametrize("steps", [10, 100])
+def test_the_noise_of_adagrad_ends_there_too(steps: int) -> None:
+    """Adagrad on pure noise, simulated: its walk does not depend on the size of the noise."""
+    found = made(table_optimizer="adagrad", epochs=steps * 0.01, expected_batch_size=1000)
+    assert (found.steps, found.table_rate_per_row) == (steps, None)
+    noise = np.random.default_rng(5).normal(scale=1e-3, size=(steps, 100_000))
+    walk = (noise / np.sqrt(np.cumsum(noise**2, axis=0))).sum(axis=0) * found.table_learning_rate
+    assert walk.std() * found.table_scale == pytest.approx(TABLE_NOISE, rel=0.25)
 
 
 def test_more_budget_or_data_means_longer_training() -> None:

@@ -91,6 +91,7 @@ class PCTR(nn.Module):
     def forward(self, numeric: Tensor, ids: Tensor) -> Tensor:
         """Return one logit an example from numeric (B, p) and ids (B, q)."""
         embedded = [table(ids[:, column]) for column, table in enumerate(self.embeddings)]
-        scaled = [vector * self.table_scale for vector in embedded]
-        logits: Tensor = self.layers(torch.cat([*scaled, numeric], dim=1)).squeeze(1)
+        if self.table_scale != 1.0:
+            embedded = [vector * self.table_scale for vector in embedded]
+        logits: Tensor = self.layers(torch.cat([*embedded, numeric], dim=1)).squeeze(1)
         return logits

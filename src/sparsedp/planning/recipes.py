@@ -110,6 +110,7 @@ def recipe(
     expected_batch_size: int | None = None,
     max_grad_norm: float | None = None,
     optimizer: Literal["adam", "sgd"] = "adam",
+    table_optimizer: Literal["sgd", "adagrad", "row-wise-adagrad"] = "sgd",
     table_scale: float = TABLE_SCALE,
 ) -> Recipe:
     """Choose the settings of a run. Nothing but public numbers is read.
@@ -131,8 +132,8 @@ def recipe(
         The most passes over the data that a private run may take.
     epochs, expected_batch_size, max_grad_norm
         Given ones are kept, and the other choices of a private run follow them.
-    optimizer
-        Of the dense layers.
+    optimizer, table_optimizer
+        Of the dense layers, and of the tables.
     table_scale
         By how much the model multiplies its tables; 1 where it does not.
     """
@@ -156,7 +157,7 @@ def recipe(
     usual = CLIP if table_scale != 1.0 else CLIP_UNSCALED
     clip = usual if max_grad_norm is None else check_positive("max_grad_norm", max_grad_norm)
     noise = batch.noise_multiplier * clip / batch.size
-    table_rate = TABLE_NOISE / (math.sqrt(batch.steps) * noise * table_scale)
+    table_rate = TABLE_NOISE / (_noise_at_rate_one(table_optimizer, batch.steps, noise) * table_scale)
     most = DENSE_RATE if optimizer == "adam" else DENSE_RATE_SGD
     dense_rate = most * max(LEAST_DENSE, min(1.0, DENSE_NOISE / noise))
     return Recipe(
@@ -167,10 +168,10 @@ def recipe(
         max_grad_norm=clip,
         optimizer=optimizer,
         learning_rate=_rounded(dense_rate),
-        table_optimizer="sgd",
+        table_optimizer=table_optimizer,
         table_learning_rate=_rounded(table_rate),
         table_scale=table_scale,
-        table_rate_per_row=_rounded(RATE_PER_ROW / table_scale**2),
+        table_rate_per_row=_rounded(RATE_PER_ROW / table_scale**2) if table_optimizer == "sgd" else None,
         calibration_mu=_rounded(min(MOST_CALIBRATION, CALIBRATION * batch.mu)),
         selection=_selection(chosen, shapes, members, batch),
         noise_multiplier=batch.noise_multiplier,
@@ -216,6 +217,15 @@ class _Batch:
             epochs = steps / steps_per_epoch(size / members)
         budget = RunBudget.checked(epsilon, delta, members, size, epochs)
         return cls(size, epochs, budget.steps, budget.calibrate(), mu, is_limited=knee > most)
+
+
+def _noise_at_rate_one(table_optimizer: str, steps: int, noise: float) -> float:
+    """The noise on a coordinate after all steps, at learning rate 1.
+
+    Plain SGD adds up T normals. Adagrad divides the t-th by about sqrt(t) times their size: the squares add up to
+    1 + 1/2 + ... + 1/T, whatever the noise.
+    """
+    return math.sqrt(steps) * noise if table_optimizer == "sgd" else math.sqrt(1.0 + math.log(steps))
 
 
 def _algorithm(shapes: Sequence[TableShape], released: Released, asked: str | None) -> tuple[str, str]:

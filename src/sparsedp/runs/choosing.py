@@ -72,6 +72,7 @@ def choose(config: RunConfig, data: ClickData, *, processes: bool = False) -> Ch
         expected_batch_size=config.expected_batch_size,
         max_grad_norm=config.max_grad_norm,
         optimizer=config.optimizer or "adam",
+        table_optimizer=config.table_optimizer or "sgd",
         table_scale=options.get("table_scale", 1.0),
     )
     offered: dict[str, Any] = {**made.settings(), "model_options": options}
@@ -79,7 +80,7 @@ def choose(config: RunConfig, data: ClickData, *, processes: bool = False) -> Ch
         offered.pop("calibration_mu")
     if config.learning_rate is not None:
         offered["optimizer"] = "sgd"  # a rate without an optimiser is meant for the plain one
-    if config.table_learning_rate is not None or config.table_optimizer not in (None, "sgd"):
+    if config.table_learning_rate is not None:
         offered.pop("table_rate_per_row")
     if config.algorithm is not None:  # its selection keeps the documented defaults
         offered = {name: value for name, value in offered.items() if name not in made.selection}
