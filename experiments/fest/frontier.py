@@ -23,7 +23,8 @@ EPSILONS = (1.0, 3.0, 8.0)
 SEARCHED = (1.0, 101)
 """The epsilon and the seed of the search."""
 SEEDS = (0, 1, 2)
-MOST_EPOCHS = 4.0
+MOST_EPOCHS = 2.0
+"""Of each run: the comparison of all takes an hour of one core."""
 LEAD = (
     "AUC on held-out rows (a tenth, by hash), and how many times smaller the gradient is than DP-SGD's. Epsilon is for "
     "add-or-remove-one example; released: the final model (lazy), the model after every step (the others). "
@@ -31,23 +32,13 @@ LEAD = (
 )
 RATES = (1.0, 2.0)
 """Times the recipe's learning rate of the tables."""
-SIZES: dict[str, list[dict[str, Any]]] = {
-    "lazy": [{}],
-    "fest": [{"rows": 3000}, {"rows": 30_000}],
-    "adafest": [
-        {"noise_ratio": 2.0, "false_positives": 20.0},
-        {"noise_ratio": 2.0, "false_positives": 1000.0},
-    ],
-    "adafest-memory": [
-        {"noise_ratio": 2.0, "false_positives": 20.0, "memory_false_positives": 2000.0},
-        {"noise_ratio": 2.0, "false_positives": 20.0, "memory_false_positives": 20_000.0},
-    ],
-    "adafest+": [
-        {"rows": 30_000, "noise_ratio": 2.0, "false_positives": 20.0},
-        {"rows": 30_000, "noise_ratio": 2.0, "false_positives": 1000.0},
-    ],
-}
-"""Of each algorithm, the settings that decide how large its gradient is."""
+ROWS = {1.0: (3000, 30_000), 3.0: (30_000, 150_000), 8.0: (30_000, 150_000)}
+"""FEST's rows by epsilon: the less noise, the rarer the rows that are worth training."""
+BY_CHANCE = (20.0, 2000.0)
+"""Untouched rows that pass AdaFEST's threshold in a step."""
+REMEMBERED = (2000.0, 20_000.0)
+"""Untouched rows that pass the lower threshold of AdaFEST with memory in a step."""
+ALGORITHMS = ("lazy", "fest", "adafest", "adafest-memory")
 FOR_LAZY = (0.25, 0.5, 1.0, 2.0)
 """DP-SGD has one size, and as many settings to choose from."""
 
@@ -63,7 +54,19 @@ DATA_SETS = (
     _trained_well("tennis", atp_tennis.NAME),
     _trained_well("generated", "generated:1000000"),
 )
-QUICK = DataSet("quick", "4,000 generated clicks", "generated:4000", {"always_on_rows": 0}, {}, tuple(SIZES))
+QUICK = DataSet("quick", "4,000 generated clicks", "generated:4000", {"always_on_rows": 0}, {}, ALGORITHMS)
+
+
+def sizes(algorithm: str, epsilon: float) -> list[dict[str, Any]]:
+    """The settings that decide how large the gradient is."""
+    if algorithm == "fest":
+        return [{"rows": rows} for rows in ROWS[epsilon]]
+    adafest = {"noise_ratio": 2.0}
+    if algorithm == "adafest":
+        return [{**adafest, "false_positives": count} for count in BY_CHANCE]
+    if algorithm == "adafest-memory":
+        return [{**adafest, "false_positives": 20.0, "memory_false_positives": count} for count in REMEMBERED]
+    return [{}]
 
 
 def run(study: Study) -> dict[str, Any]:
@@ -98,7 +101,9 @@ def _shown(each: DataSet, found: pl.DataFrame) -> tuple[dict[str, pl.DataFrame],
 def _search(algorithm: str, source: str) -> list[Grid]:
     epsilon, seed = SEARCHED
     factors = FOR_LAZY if algorithm == "lazy" else RATES
-    return [_grid(algorithm, source, epsilon, size, list(factors), [seed]) for size in SIZES[algorithm]]
+    return [
+        _grid(algorithm, source, epsilon, size, list(factors), [seed]) for size in sizes(algorithm, epsilon)
+    ]
 
 
 def _finals(algorithm: str, source: str, factors: Mapping[int, float], quick: bool) -> list[Grid]:
@@ -106,7 +111,7 @@ def _finals(algorithm: str, source: str, factors: Mapping[int, float], quick: bo
     return [
         _grid(algorithm, source, epsilon, size, [factors[number]], list(seeds))
         for epsilon in epsilons
-        for number, size in enumerate(SIZES[algorithm])
+        for number, size in enumerate(sizes(algorithm, epsilon))
     ]
 
 
@@ -140,7 +145,7 @@ def _won(algorithm: str, tried: pl.DataFrame) -> dict[int, float]:
     """For each size the factor of the highest AUC in the search."""
     factors = FOR_LAZY if algorithm == "lazy" else RATES
     won = {}
-    for number, size in enumerate(SIZES[algorithm]):
+    for number, size in enumerate(sizes(algorithm, SEARCHED[0])):
         own = tried.filter(*[pl.col(name) == value for name, value in size.items()]).sort(
             "table_learning_rate"
         )
