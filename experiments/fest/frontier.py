@@ -44,9 +44,7 @@ FOR_LAZY = (0.25, 0.5, 1.0, 2.0)
 
 
 def _trained_well(name: str, source: str) -> DataSet:
-    return DataSet(
-        name, f"{name}, trained well", source, {"always_on_rows": 0}, {}, tuple(SIZES), seeds=SEEDS
-    )
+    return DataSet(name, f"{name}, trained well", source, {"always_on_rows": 0}, {}, ALGORITHMS, seeds=SEEDS)
 
 
 DATA_SETS = (
@@ -128,7 +126,7 @@ def _grid(
     recipe = plan_for(source, **asked).config
     if recipe.choices.epochs > MOST_EPOCHS:
         recipe = plan_for(source, **asked, epochs=MOST_EPOCHS).config
-    names = [*Choices._fields, "physical_batch_size", "model", "model_options", "table_rate_per_row"]
+    names = [*Choices._fields, "physical_batch_size", "model", "model_options", "read_share_mu"]
     settings: Grid = {name: [getattr(recipe, name)] for name in names if getattr(recipe, name) is not None}
     rates = [float(f"{recipe.choices.table_learning_rate * factor:.3g}") for factor in factors]
     return {

@@ -48,7 +48,7 @@ def test_the_noise_on_a_table_ends_where_it_should() -> None:
 def test_the_noise_of_adagrad_ends_there_too(steps: int) -> None:
     """Adagrad on pure noise, simulated: its walk does not depend on the size of the noise."""
     found = made(table_optimizer="adagrad", epochs=steps * 0.01, expected_batch_size=1000)
-    assert (found.steps, found.table_rate_per_row) == (steps, None)
+    assert (found.steps, found.read_share_mu) == (steps, None)
     noise = np.random.default_rng(5).normal(scale=1e-3, size=(steps, 100_000))
     walk = (noise / np.sqrt(np.cumsum(noise**2, axis=0))).sum(axis=0) * found.table_learning_rate
     assert walk.std() * found.table_scale == pytest.approx(TABLE_NOISE, rel=0.25)

@@ -29,7 +29,7 @@ def test_every_gap_is_filled_from_the_recipe() -> None:
         "algorithm",
         "model_options",
         "calibration_mu",
-        "table_rate_per_row",
+        "read_share_mu",
         *Choices._fields,
     }
     assert len(made.lines()) == len(made.filled) + len(made.recipe.warnings)
@@ -95,5 +95,5 @@ def test_choices_are_refused_before_they_are_made() -> None:
 
 @pytest.mark.parametrize("given", [{"table_learning_rate": 3.0}, {"table_optimizer": "adagrad"}])
 def test_ones_own_table_rate_is_not_lowered_for_small_tables(given: dict[str, Any]) -> None:
-    assert chosen().config.table_rate_per_row is not None
-    assert chosen(**given).config.table_rate_per_row is None
+    assert chosen().config.read_share_mu is not None
+    assert chosen(**given).config.read_share_mu is None

@@ -18,7 +18,7 @@ POSITIVE = (
     "max_grad_norm",
     "learning_rate",
     "table_learning_rate",
-    "table_rate_per_row",
+    "read_share_mu",
     "noise_ratio",
     "threshold",
     "false_positives",

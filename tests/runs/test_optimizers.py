@@ -6,7 +6,7 @@ import pytest
 import torch
 from support.runs import config
 
-from sparsedp.runs.optimizers import optimizers_of, trained_tables
+from sparsedp.runs.optimizers import optimizers_of
 from sparsedp.runs.sources import fresh_model, open_data
 from sparsedp.training import RowWiseAdagrad
 
@@ -24,19 +24,3 @@ def test_tables_have_an_optimiser_and_a_rate_of_their_own(name: str, kind: type)
     assert (dense.param_groups[0]["lr"], tables.param_groups[0]["lr"]) == (0.25, 8.0)
     held = [id(p) for group in (*dense.param_groups, *tables.param_groups) for p in group["params"]]
     assert sorted(held) == sorted(id(p) for p in model.parameters())
-
-
-def test_small_tables_have_a_lower_rate() -> None:
-    asked = config(table_learning_rate=8.0, table_rate_per_row=0.01)
-    model = fresh_model(asked, open_data("generated:100"))
-    tables = optimizers_of(asked, model)[1]
-    rates = {id(p): group["lr"] for group in tables.param_groups for p in group["params"]}
-    for table in trained_tables(model):
-        assert rates[id(table)] == min(8.0, 0.01 * len(table))
-    assert 8.0 in rates.values()
-    assert min(rates.values()) < 0.1
-
-
-def test_adagrad_scales_rows_by_itself() -> None:
-    with pytest.raises(ValueError, match=r"^table_rate_per_row"):
-        config(table_optimizer="adagrad", table_rate_per_row=0.01)

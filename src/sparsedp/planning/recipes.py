@@ -32,9 +32,9 @@ CLIP_UNSCALED = 5.0
 """Where the model does not scale its tables."""
 TABLE_NOISE = 0.3
 """The standard deviation of the noise on a coordinate of a table, as the network reads it, at the end of the run."""
-RATE_PER_ROW = 0.4
-"""The most learning rate of a table, as the network reads it, for each of its rows: the more examples read a row, the
-sooner its steps overshoot."""
+READ_SHARE = 0.05
+"""The part of the budget's Gaussian-DP parameter for finding how often the most read row of each table is read: it adds
+0.1% to the noise of training."""
 DENSE_RATE = 0.02
 """Adam's learning rate of the dense layers where their noise is small."""
 DENSE_RATE_SGD = 0.5
@@ -75,7 +75,7 @@ class Recipe:
     table_optimizer: str
     table_learning_rate: float
     table_scale: float
-    table_rate_per_row: float | None = None
+    read_share_mu: float | None = None
     calibration_mu: float | None = None
     selection: dict[str, float | int] = field(default_factory=dict)
     """Settings of the selection of rows, where the algorithm has one."""
@@ -171,7 +171,7 @@ def recipe(
         table_optimizer=table_optimizer,
         table_learning_rate=_rounded(table_rate),
         table_scale=table_scale,
-        table_rate_per_row=_rounded(RATE_PER_ROW / table_scale**2) if table_optimizer == "sgd" else None,
+        read_share_mu=_rounded(READ_SHARE * batch.mu) if table_optimizer == "sgd" else None,
         calibration_mu=_rounded(min(MOST_CALIBRATION, CALIBRATION * batch.mu)),
         selection=_selection(chosen, shapes, members, batch),
         noise_multiplier=batch.noise_multiplier,
@@ -278,7 +278,7 @@ def _reasons(batch: _Batch, clip: float, noise: float, scale: float) -> dict[str
             + ("lowered, its steps would be noise" if noise > DENSE_NOISE else "small")
         ),
         "table_optimizer": "rows that are read seldom move little, and lazy noise is exact for it",
-        "table_rate_per_row": "rows of small tables are read often: at the rate of large ones they would overshoot",
+        "read_share_mu": "tables whose rows are read often get a lower rate; found at 0.1% of the noise",
         "calibration_mu": "the scale and bias of the output are fitted after training, at 0.5% of the noise",
         "table_learning_rate": f"noise on a coordinate as the network reads it ends at {TABLE_NOISE:g}",
     }

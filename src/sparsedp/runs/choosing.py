@@ -78,10 +78,11 @@ def choose(config: RunConfig, data: ClickData, *, processes: bool = False) -> Ch
     offered: dict[str, Any] = {**made.settings(), "model_options": options}
     if every_step or config.model not in ("pctr", "dlrm"):
         offered.pop("calibration_mu")
+        offered.pop("read_share_mu")
     if config.learning_rate is not None:
         offered["optimizer"] = "sgd"  # a rate without an optimiser is meant for the plain one
     if config.table_learning_rate is not None:
-        offered.pop("table_rate_per_row")
+        offered.pop("read_share_mu", None)
     if config.algorithm is not None:  # its selection keeps the documented defaults
         offered = {name: value for name, value in offered.items() if name not in made.selection}
     if all(getattr(config, name) is not None for name in Choices._fields):

@@ -162,9 +162,9 @@ class RunConfig(BaseModel):
     """With unit user: a batch draws users, whose rows are clipped together, or single rows of capped users."""
     rows_per_user: Annotated[Count | None, PRIVACY] = None
     """With unit user: the most rows of a user in a step (when rows are drawn: in all); default: the data's cap."""
-    table_rate_per_row: Annotated[Positive | None, MODEL] = None
-    """With table optimiser sgd: a table's learning rate is at most its number of rows times this. Rows of small tables
-    are read often, and would overshoot at the rate of large ones."""
+    read_share_mu: Annotated[Positive | None, PRIVACY] = None
+    """Gaussian-DP parameter of finding which share of the examples reads each table's most read row, before training,
+    part of epsilon: tables with rows that are read often get a lower learning rate; default: all have one rate."""
 
     @model_validator(mode="after")
     def _consistent(self) -> RunConfig:
@@ -175,8 +175,9 @@ class RunConfig(BaseModel):
                 raise ValueError("epsilon: it must be given, or algorithm non-private")
             return self
         algorithm = ALGORITHMS[self.algorithm]
-        if self.calibration_mu is not None and (not algorithm.private or self.period is not None):
-            raise ValueError("calibration_mu: is for private runs that are not streaming")
+        for name in ("calibration_mu", "read_share_mu"):
+            if getattr(self, name) is not None and (not algorithm.private or self.period is not None):
+                raise ValueError(f"{name}: is for private runs that are not streaming")
         if not algorithm.private and self.epsilon is not None:
             raise ValueError(f"epsilon: a {algorithm.name} run has none")
         if algorithm.private and self.epsilon is None:
@@ -188,8 +189,8 @@ class RunConfig(BaseModel):
                 raise ValueError(f"{name}: algorithm {algorithm.name} needs this setting")
         if algorithm.lazy_noise and self.table_optimizer not in (None, "sgd"):
             raise ValueError("table_optimizer: lazy noise is exact for plain sgd only")
-        if self.table_rate_per_row is not None and self.table_optimizer not in (None, "sgd"):
-            raise ValueError("table_rate_per_row: is for plain sgd; adagrad scales rows by itself")
+        if self.read_share_mu is not None and self.table_optimizer not in (None, "sgd"):
+            raise ValueError("read_share_mu: is for plain sgd; adagrad scales rows by itself")
         if algorithm.lazy_noise and self.period is not None:
             raise ValueError(
                 f"algorithm {algorithm.name} releases the final model only; streaming releases every period's"

@@ -10,6 +10,7 @@ from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE, PrivacyStatement
 from sparsedp.runs.algorithms import selection_of
 from sparsedp.runs.calibration import calibration_events
 from sparsedp.runs.config import RunConfig
+from sparsedp.runs.read_shares import read_share_events
 from sparsedp.selection import AdaFEST, PrivateTopK, Selection
 
 
@@ -21,14 +22,14 @@ class RunCost:
     noise_multiplier: float
     sampling_rate: float
     steps: int
-    afterwards: tuple[DpEvent, ...] = ()
-    """What is spent after the last step: the calibration of the output."""
+    beside: tuple[DpEvent, ...] = ()
+    """What is spent once beside the selection: see ``events_beside_steps``."""
 
     @property
     def events(self) -> Events:
         """The one-off choices and all steps: what an uninterrupted run enters in its ledger."""
         step = PoissonSampledDpEvent(self.sampling_rate, self.selection.step_event(self.noise_multiplier))
-        once = (*self.selection.one_off_events(), *self.afterwards)
+        once = (*self.selection.one_off_events(), *self.beside)
         return [*((event, 1) for event in once), (step, self.steps)]
 
     @property
@@ -54,6 +55,11 @@ class RunCost:
         )
 
 
+def events_beside_steps(config: RunConfig) -> tuple[DpEvent, ...]:
+    """What a run spends once beside its selection: the shares of reads before, the calibration of the output after."""
+    return (*read_share_events(config.read_share_mu), *calibration_events(config.calibration_mu))
+
+
 def unseen_selection(config: RunConfig) -> Selection:
     """The selection of a private run as far as its settings decide it; its row set is still to be chosen."""
     if not config.method.row_set:
@@ -70,13 +76,13 @@ def run_cost(config: RunConfig, sampling_rate: float, steps: int, delta: float) 
     """
     assert config.epsilon is not None
     selection = unseen_selection(config)
-    afterwards = calibration_events(config.calibration_mu)
+    beside = events_beside_steps(config)
     sigma = calibrate(
         target_epsilon=config.epsilon,
         target_delta=delta,
         sampling_rate=sampling_rate,
         steps=steps,
-        extra_events=[*selection.one_off_events(), *afterwards],
+        extra_events=[*selection.one_off_events(), *beside],
         step_event=lambda sigma: PoissonSampledDpEvent(sampling_rate, selection.step_event(sigma)),
     )
-    return RunCost(selection, sigma, sampling_rate, steps, afterwards)
+    return RunCost(selection, sigma, sampling_rate, steps, beside)

@@ -29,17 +29,13 @@ def optimizers_of(config: RunConfig, model: nn.Module) -> list[Optimizer]:
     elif choices.table_optimizer == "row-wise-adagrad":
         of_tables = RowWiseAdagrad(tables, lr=lr)
     else:
-        of_tables = torch.optim.SGD(_with_rates(tables, lr, config.table_rate_per_row), lr=lr)
+        of_tables = torch.optim.SGD(_groups(config, tables), lr=lr)
     return [of_dense, of_tables]
 
 
-def _with_rates(tables: list[nn.Parameter], lr: float, per_row: float | None) -> list[dict[str, Any]]:
-    """One group for each learning rate: at most ``per_row`` times a table's rows."""
-    rates = [lr if per_row is None else min(lr, per_row * len(table)) for table in tables]
-    groups: dict[float, list[nn.Parameter]] = {rate: [] for rate in rates}
-    for table, rate in zip(tables, rates, strict=True):
-        groups[rate].append(table)
-    return [{"params": group, "lr": rate} for rate, group in groups.items()]
+def _groups(config: RunConfig, tables: list[nn.Parameter]) -> list[dict[str, Any]]:
+    """A group for each table where their rates will differ (``runs.read_shares``)."""
+    return [{"params": each} for each in ([tables] if config.read_share_mu is None else tables)]
 
 
 def _of_dense(config: RunConfig, model: nn.Module, dense: list[nn.Parameter]) -> Optimizer:

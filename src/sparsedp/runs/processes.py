@@ -53,10 +53,9 @@ def _check(config: RunConfig, processes: int) -> None:
     algorithm = config.method
     if not algorithm.private or algorithm.lazy_noise or algorithm.one_process:
         raise ValueError(f"nproc: algorithm {config.algorithm} trains on one process; leave --nproc out")
-    if config.calibration_mu is not None:
-        raise ValueError(
-            "calibration_mu: runs on several processes are not calibrated; leave it or --nproc out"
-        )
+    for name in ("calibration_mu", "read_share_mu"):
+        if getattr(config, name) is not None:
+            raise ValueError(f"{name}: is for runs on one process; leave it or --nproc out")
     if isinstance(config, TextConfig):
         raise ValueError("nproc: texts train on one process; leave --nproc out")
     if config.unit == "user":

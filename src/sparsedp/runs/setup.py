@@ -19,6 +19,7 @@ from sparsedp.runs.choosing import choose
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.data_location import fit_to_data, locate_data, record_data
 from sparsedp.runs.folder import RunFolder
+from sparsedp.runs.read_shares import check_finds_shares
 from sparsedp.runs.sources import check_split, data_of, fresh_model
 from sparsedp.runs.trainer import check_ledger
 from sparsedp.runs.users import check_batch, user_sampler
@@ -51,6 +52,8 @@ class RunSetup:
         model = fresh_model(config, data)
         if config.calibration_mu is not None:
             check_calibrates(model, config)
+        if config.read_share_mu is not None and isinstance(data, ClickData):
+            check_finds_shares(model, config, data)
         check_ledger(config)
         folder = RunFolder(path)
         folder.create(config)

@@ -102,7 +102,7 @@ def _parts(names: str | None) -> list[str] | None:
     return None if names is None else [name.strip() for name in names.split(",")]
 
 
-UNUSED = ("holdout_by", "period", "train_periods", "frequencies", "calibration_mu", "table_rate_per_row")
+UNUSED = ("holdout_by", "period", "train_periods", "frequencies", "calibration_mu", "read_share_mu")
 """Settings of click data."""
 OF_USERS = ("unit", "user_sampling", "rows_per_user")
 """Settings of data with users."""

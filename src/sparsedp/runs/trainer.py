@@ -20,7 +20,9 @@ from sparsedp.rows import Units
 from sparsedp.runs.algorithms import selection_of
 from sparsedp.runs.calibration import calibrate_output, calibration_events
 from sparsedp.runs.config import RunConfig
+from sparsedp.runs.cost import events_beside_steps
 from sparsedp.runs.optimizers import optimizers_of
+from sparsedp.runs.read_shares import largest_counts, lower_rates, read_share_events, read_shares
 from sparsedp.runs.row_counts import private_rows
 from sparsedp.runs.run_stats import RunStats
 from sparsedp.runs.users import batch_size, loader_of, population, units, user_sampler
@@ -75,6 +77,10 @@ class Trainer(Protocol):
 
     def choose_once(self) -> bool:
         """Make the one-off choices before the first step, charged to the ledger; False if there are none."""
+
+    def lower_rates(self, config: RunConfig, data: ClickData | TextData) -> bool:
+        """Before the first step: lower the rates of tables whose rows are read often, where the config says so; whether
+        it was done."""
 
     def calibrate(self, config: RunConfig, data: ClickData | TextData) -> bool:
         """After the last step: fit the output's bias and scale where the config says so; whether it was done."""
@@ -132,9 +138,10 @@ class PrivateTrainer(Trainer):
         self.delta = config.delta_for(units(data, sampler))
         self.ledger = ledger
         self.engine = self._new_engine(config)
+        self._optimizers = optimizers_of(config, model)
         self.private = self.engine.make_private_with_epsilon(
             module=model,
-            optimizer=optimizers_of(config, model),
+            optimizer=self._optimizers,
             data_loader=loader_of(config, data, sampler),
             expected_batch_size=batch_size(config, population(data, sampler)),
             unit=config.unit,
@@ -144,7 +151,7 @@ class PrivateTrainer(Trainer):
             max_grad_norm=config.choices.max_grad_norm,
             selection=selection or selection_of(config, self._private_rows(config, model, data)),
             physical_batch_size=config.physical_batch_size,
-            reserve=calibration_events(config.calibration_mu),
+            reserve=events_beside_steps(config),
         )
         if selection is not None and selection.one_off_events():
             self.engine.session.finalize_selection(selection)
@@ -221,6 +228,20 @@ class PrivateTrainer(Trainer):
     def choose_once(self) -> bool:
         self.engine.session.choose_once()
         return bool(self.engine.session.selection.one_off_events())
+
+    @override
+    def lower_rates(self, config: RunConfig, data: ClickData | TextData) -> bool:
+        if config.read_share_mu is None:
+            return False
+        assert isinstance(data, ClickData)
+        assert self.ledger is not None
+        largest = largest_counts(data, config.unit)
+        (event,) = read_share_events(config.read_share_mu)
+        self.ledger.spend(event, cap=self.engine.session.step_config.cap())
+        protected = units(data, user_sampler(config, data))
+        shares = read_shares(largest, protected, config.read_share_mu, self.engine.source.noise)
+        lower_rates(self._optimizers[-1], shares.tolist(), getattr(self.private.module, "table_scale", 1.0))
+        return True
 
     @override
     def calibrate(self, config: RunConfig, data: ClickData | TextData) -> bool:
@@ -365,6 +386,10 @@ class PlainTrainer(Trainer):
 
     @override
     def choose_once(self) -> bool:
+        return False
+
+    @override
+    def lower_rates(self, config: RunConfig, data: ClickData | TextData) -> bool:
         return False
 
     @override
