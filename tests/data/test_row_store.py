@@ -56,7 +56,7 @@ def test_the_layout_is_made_once_and_again_when_the_folder_changed(folder):
     schema = Schema.read(folder)
     open_rows(folder, schema)
     (folder / "rows" / "label.npy").unlink()
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(ValueError, match=r"label.npy is damaged .* remove .*rows, which is made again"):
         open_rows(folder, schema)
     (folder / "rows" / STAMP).write_text("another schema")
     assert len(open_rows(folder, schema)) == 100

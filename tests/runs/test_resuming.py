@@ -71,7 +71,7 @@ def commands(kind: str, folder: Path) -> tuple[list[str], list[str], Callable[[]
     )
     algorithm = "fest" if kind == "stream" else kind
     (folder / "config.yaml").write_text(
-        yaml.safe_dump(settings(algorithm, **{**SMALL, "fest_mu": 0.5, **changes}))
+        yaml.safe_dump(settings(algorithm, **{**SMALL, "fest_mu": 0.2, **changes}))
     )
     begin = ["train", "--config", str(folder / "config.yaml"), "--out", str(out), "--json"]
     return begin, ["resume", str(out), "--json"], lambda: [json.loads((out / "result.json").read_text())]

@@ -20,6 +20,7 @@ from sparsedp.rows import Units
 from sparsedp.runs.algorithms import selection_of
 from sparsedp.runs.calibration import calibrate_output, calibration_events
 from sparsedp.runs.config import RunConfig
+from sparsedp.runs.kept_choice import choose_or_take
 from sparsedp.runs.optimizers import optimizers_of
 from sparsedp.runs.row_counts import private_rows
 from sparsedp.runs.run_stats import RunStats
@@ -73,8 +74,11 @@ class Trainer(Protocol):
     def lost_steps(self) -> int:
         """Steps on the ledger that are not in the model: lost in a crash."""
 
-    def choose_once(self) -> bool:
-        """Make the one-off choices before the first step, charged to the ledger; False if there are none."""
+    def choose_once(self, kept: Path | None = None) -> bool:
+        """Make the one-off choices before the first step, charged to the ledger; False if there are none.
+
+        Where ``kept`` is given they are kept there, and taken from there when the run is started again.
+        """
 
     def calibrate(self, config: RunConfig, data: ClickData | TextData) -> bool:
         """After the last step: fit the output's bias and scale where the config says so; whether it was done."""
@@ -218,7 +222,9 @@ class PrivateTrainer(Trainer):
         return charged - self.steps_taken
 
     @override
-    def choose_once(self) -> bool:
+    def choose_once(self, kept: Path | None = None) -> bool:
+        if kept is not None:
+            return choose_or_take(self.engine, kept)
         self.engine.session.choose_once()
         return bool(self.engine.session.selection.one_off_events())
 
@@ -364,7 +370,7 @@ class PlainTrainer(Trainer):
         return 0
 
     @override
-    def choose_once(self) -> bool:
+    def choose_once(self, kept: Path | None = None) -> bool:
         return False
 
     @override

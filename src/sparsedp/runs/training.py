@@ -67,7 +67,7 @@ def _run(setup: RunSetup, on_progress: OnProgress | None) -> Result:
         run_stats = RunStats()
         if folder.checkpoint.exists():
             run_stats = trainer.resume(whole_checkpoint(folder.checkpoint))
-        elif trainer.choose_once():  # saved at once: after a crash the choice would be charged again
+        elif trainer.choose_once(folder.choice):
             trainer.save(folder.checkpoint, run_stats)
         folder.discard_after(trainer.steps_taken)
         evaluation = _loop(setup, trainer, held_out, run_stats, on_progress)
