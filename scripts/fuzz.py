@@ -43,13 +43,13 @@ def fuzz(name: str, inputs: int, seed: int) -> int:
         try:
             taken += reader.check(file, data)
         except Fault as fault:
-            assert fault.__cause__ is not None
-            place = traceback.extract_tb(fault.__cause__.__traceback__)[-1]
-            kind = f"{type(fault.__cause__).__name__} at {Path(place.filename).name}:{place.lineno}"
+            cause = fault.__cause__ or fault
+            place = traceback.extract_tb(cause.__traceback__)[-1]
+            kind = f"{type(cause).__name__} at {Path(place.filename).name}:{place.lineno}"
             known[kind] += 1
             if known[kind] == 1:
                 print(f"{fault}\n  {kind}: {reader.keep(FAULT, file, data)}", flush=True)
-                traceback.print_exception(fault.__cause__, limit=-6)
+                traceback.print_exception(cause, limit=-6)
             if len(known) == DIFFERENT:
                 break
     seconds = time.monotonic() - began

@@ -97,5 +97,5 @@ def test_a_choice_without_its_ledger_is_refused(tmp_path: Path, monkeypatch: pyt
         with pytest.raises(Killed):
             start(config("fest", **{**SMALL, "seed": None}), path)
     RunFolder(path).ledger.unlink()
-    with pytest.raises(ValueError, match="does not hold the .* bytes that were noted"):
+    with pytest.raises(ValueError, match=r"does not hold the .* bytes that were noted"):
         resume(path)

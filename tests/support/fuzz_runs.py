@@ -227,7 +227,7 @@ def read_checkpoint(name: str, data: bytes) -> None:
     """A checkpoint that is taken leaves an engine with an account, which can be asked and trained on."""
     path = place(name, data)
     case = name.split(".")[0].replace("_", " ")
-    engine, private = start(case)
+    engine, _ = start(case)
     engine.resume(path)
     assert engine.session.optimizer.steps_taken == 2
     assert sum(count for _, count in engine.account().events) >= 2

@@ -166,6 +166,9 @@ def _total(folder: Path, schema: Schema, name: str) -> int:
         count = (
             pl.scan_parquet(files).select(pl.col(name).list.len().sum()).collect(engine="streaming").item()
         )
-    except pl.exceptions.PolarsError as error:
+    except FileNotFoundError:
+        lost = next(part.file for part in schema.parts if not (folder / part.file).exists())
+        raise ValueError(f"data: {folder} has lost its part {lost}: prepare it again") from None
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         raise ValueError(f"data: {folder} is not as its schema says ({error})") from error
     return int(count or 0)

@@ -10,6 +10,7 @@ import yaml
 
 from sparsedp.core.text_files import read_text
 
+MOST_CHARACTERS = 1_000_000
 MOST_VALUES = 100_000
 DEEPEST = 100
 
@@ -28,6 +29,8 @@ def parse_yaml(text: str, where: str) -> Any:
     Nothing but plain values is built. References (``*name``) may repeat a value, but not so often that writing the
     settings out again would never end.
     """
+    if len(text) > MOST_CHARACTERS or _brackets(text) > DEEPEST:
+        raise ValueError(f"{where} is larger or nested deeper than any settings are")
     try:
         value = yaml.safe_load(text)
     except _FAULTS as error:
@@ -35,6 +38,18 @@ def parse_yaml(text: str, where: str) -> Any:
     if _size(value, {}, 0, where) > MOST_VALUES:
         raise ValueError(f"{where} has more than {MOST_VALUES:,} values, as no settings do")
     return value
+
+
+def _brackets(text: str) -> int:
+    """How many brackets are open at most: PyYAML's time grows with the square of that."""
+    depth = deepest = 0
+    for character in text:
+        if character in "[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif character in "]}":
+            depth -= 1
+    return deepest
 
 
 def _size(value: Any, known: dict[int, int | None], depth: int, where: str) -> int:
