@@ -36,7 +36,7 @@ def fuzz(name: str, inputs: int, seed: int) -> int:
     known: Counter[str] = Counter()
     taken = tried = 0
     began = time.monotonic()
-    for _ in range(inputs):
+    while tried < inputs and len(known) < DIFFERENT:
         file, data = next(made)
         tried += 1
         limit_memory()
@@ -50,15 +50,13 @@ def fuzz(name: str, inputs: int, seed: int) -> int:
             if known[kind] == 1:
                 print(f"{fault}\n  {kind}: {reader.keep(FAULT, file, data)}", flush=True)
                 traceback.print_exception(cause, limit=-6)
-            if len(known) == DIFFERENT:
-                break
-    seconds = time.monotonic() - began
-    speed = tried / max(seconds, 1e-9)
-    print(
-        f"{name}: {tried:,} inputs, {taken:,} taken, {tried - taken - known.total():,} refused, "
-        f"{known.total():,} faults; {seconds:.0f} s, {speed:,.0f} a second",
-        flush=True,
-    )
+        if tried % 10_000 == 0 or tried == inputs or len(known) == DIFFERENT:
+            seconds = time.monotonic() - began
+            print(
+                f"{name}: {tried:,} inputs, {taken:,} taken, {tried - taken - known.total():,} refused, "
+                f"{known.total():,} faults; {seconds:.0f} s, {tried / max(seconds, 1e-9):,.0f} a second",
+                flush=True,
+            )
     return len(known)
 
 

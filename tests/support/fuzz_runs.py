@@ -36,6 +36,7 @@ from sparsedp.report.finished_run import FinishedRun
 from sparsedp.report.run_report import privacy_card
 from sparsedp.runs import RunConfig, RunFolder, load, resume
 from sparsedp.runs import train as train_run
+from sparsedp.runs.plain_yaml import parse_yaml
 from sparsedp.runs.prediction import TrainedModel
 from sparsedp.runs.scores import predict_file
 from sparsedp.runs.sweep import Sweep, gather
@@ -58,7 +59,7 @@ from support.fuzzing import (
 def mutate_yaml(rng: random.Random, data: bytes) -> bytes:
     """Change a value of a YAML text."""
     try:
-        value = yaml.safe_load(data)
+        value = parse_yaml(data.decode(), "seed")
         return yaml.safe_dump(mutate_value(rng, value), sort_keys=False).encode("utf-8", "surrogatepass")
     except (yaml.YAMLError, ValueError, TypeError, RecursionError):
         return mutate_bytes(rng, data)

@@ -70,9 +70,9 @@ class Reader:
 
     def inputs(self, rng: random.Random) -> Iterator[tuple[str, bytes]]:
         """Mutated inputs, for ever: each a stored one with one change, or several."""
-        stored = self.corpus()
+        seeds, stored = self.corpus(SEED), self.corpus()
         while True:
-            name, data = rng.choice(stored)
+            name, data = rng.choice(seeds if rng.random() < 0.8 else stored)
             for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):
                 mutations = self.mutations if self.mutations and rng.random() < 0.6 else (mutate_bytes,)
                 data = rng.choice(mutations)(rng, data)

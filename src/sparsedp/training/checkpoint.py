@@ -181,7 +181,8 @@ def load_file(path: Path) -> Any:
 def read_state(path: Path) -> dict[str, Any]:
     """A state from a file; refuses any other file."""
     state = load_file(path)
-    if not isinstance(state, dict) or state.get("format") != FORMAT:
+    form = state.get("format") if isinstance(state, dict) else None
+    if type(form) is not int or form != FORMAT:
         raise ValueError(f"resume: {path} is not a checkpoint of format {FORMAT}")
     return state
 
