@@ -3,8 +3,8 @@
 python scripts/mutants.py [--share 1/10] [--only WORD] [--workers 2] [--quick]
 
 A mutant names the test that is known to kill it. That one runs first; if it passes, all tests of the mutated
-file run, then all of its room (with `--quick`: none of these). The exit status is 1 if one survives whose entry does not say why, or if
-fewer than 95% are killed.
+file run, then all of its room (with `--quick`: none of these). The exit status is 1 if one survives whose entry does
+not say why, or if fewer than 95% are killed.
 """
 
 from __future__ import annotations

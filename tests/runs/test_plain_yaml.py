@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,8 @@ def test_plain_values_are_read(tmp_path: Path) -> None:
 def swelling(levels: int) -> str:
     """Ten times as many values with every line."""
     names = "abcdefghijklmnop"[: levels + 1]
-    lines = [f"{here}: &{here} [{', '.join([f'*{before}'] * 10)}]" for before, here in zip(names, names[1:], strict=False)]  # fmt: skip
+    repeated = [(here, ", ".join([f"*{before}"] * 10)) for before, here in itertools.pairwise(names)]
+    lines = [f"{here}: &{here} [{values}]" for here, values in repeated]
     return "\n".join(["a: &a [x]", *lines])
 
 

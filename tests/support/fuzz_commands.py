@@ -151,7 +151,7 @@ def _without_work() -> Iterator[None]:
             with contextlib.suppress(AttributeError):
                 stack.enter_context(mock.patch(target, _stop))
         stack.enter_context(mock.patch("sparsedp.cli.errors.refuse", _refuse))
-        stack.enter_context(mock.patch("sparsedp.core.extras.require", lambda *_names: None))  # saves seconds
+        stack.enter_context(mock.patch("sparsedp.core.extras.require", return_value=None))  # saves seconds
         yield
 
 
