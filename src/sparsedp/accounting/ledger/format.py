@@ -117,9 +117,9 @@ def decode_seal(slot: int, line: bytes) -> Seal | None:
     try:
         fields = json.loads(line)
         seal = Seal(int(fields["length"]), str(fields["chain"]))
-    except (ValueError, KeyError, TypeError):
+        return seal if line == encode_seal(slot, seal) else None
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
-    return seal if line == encode_seal(slot, seal) else None
 
 
 def encode_head(head: Record) -> bytes:
