@@ -1,6 +1,6 @@
 """Mutated inputs to everything that reads a file or an option; what fails is kept in `tests/fuzz/corpus`.
 
-python scripts/fuzz.py [--reader NAME] [--inputs 100000] [--seed 0]
+python scripts/fuzz.py [--reader NAME] [--inputs 100000] [--seconds 600] [--seed 0]
 python scripts/fuzz.py --renew    writes the seeds again, after a format has changed
 
 A reader takes an input or refuses it in a sentence of its own; `tests/support/fuzzing.py` says what a fault is. The exit
@@ -10,6 +10,7 @@ status is 1 if there was one.
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import resource
 import sys
@@ -26,7 +27,7 @@ DIFFERENT = 20
 """So many different faults end a reader's turn."""
 
 
-def fuzz(name: str, inputs: int, seed: int) -> int:
+def fuzz(name: str, inputs: int, seconds: float, seed: int) -> int:
     """Try a reader; print what it did. Returns the number of different faults."""
     from support.fuzz_readers import READERS
     from support.fuzzing import FAULT, Fault
@@ -36,7 +37,8 @@ def fuzz(name: str, inputs: int, seed: int) -> int:
     known: Counter[str] = Counter()
     taken = tried = 0
     began = time.monotonic()
-    while tried < inputs and len(known) < DIFFERENT:
+    is_last = False
+    while not is_last:
         file, data = next(made)
         tried += 1
         limit_memory()
@@ -50,11 +52,12 @@ def fuzz(name: str, inputs: int, seed: int) -> int:
             if known[kind] == 1:
                 print(f"{fault}\n  {kind}: {reader.keep(FAULT, file, data)}", flush=True)
                 traceback.print_exception(cause, limit=-6)
-        if tried % 10_000 == 0 or tried == inputs or len(known) == DIFFERENT:
-            seconds = time.monotonic() - began
+        passed = time.monotonic() - began
+        is_last = tried == inputs or passed > seconds or len(known) == DIFFERENT
+        if tried % 10_000 == 0 or is_last:
             print(
                 f"{name}: {tried:,} inputs, {taken:,} taken, {tried - taken - known.total():,} refused, "
-                f"{known.total():,} faults; {seconds:.0f} s, {tried / max(seconds, 1e-9):,.0f} a second",
+                f"{known.total():,} faults; {passed:.0f} s, {tried / max(passed, 1e-9):,.0f} a second",
                 flush=True,
             )
     return len(known)
@@ -86,6 +89,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--reader", help="only this one")
     parser.add_argument("--inputs", type=int, default=100_000)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="the most that a reader may take")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--renew", action="store_true")
     options = parser.parse_args()
@@ -95,7 +99,7 @@ def main() -> int:
     from support.fuzz_readers import READERS
 
     names = [options.reader] if options.reader else list(READERS)
-    return int(sum(fuzz(name, options.inputs, options.seed) for name in names) > 0)
+    return int(sum(fuzz(name, options.inputs, options.seconds, options.seed) for name in names) > 0)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -12,7 +12,8 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 def check_fields(instance: Any) -> None:
     """Refuse an instance of a dataclass with a field of another type; a whole number is a float, True is no number."""
-    hints = _hints(type(instance))
+    kind: Hashable = type(instance)
+    hints = _hints(kind)
     for field in fields(instance):
         value = getattr(instance, field.name)
         if not _fits(value, hints[field.name]):
@@ -20,7 +21,7 @@ def check_fields(instance: Any) -> None:
 
 
 @functools.cache
-def _hints(kind: type) -> dict[str, Any]:
+def _hints(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind)
 
 

@@ -138,10 +138,7 @@ def _read_part(folder: Path, part: Part, schema: Schema) -> pl.DataFrame:
             and frame[schema.label].is_in([0.0, 1.0]).all()
             and all(frame[name].dtype.is_integer() for name in integers)
             and all(frame[name].dtype.is_numeric() for name in schema.numeric)
-            and all(
-                isinstance(frame[name].dtype, pl.List) and frame[name].dtype.inner.is_integer()
-                for name in bags
-            )
+            and all(_holds_integers(frame[name].dtype) for name in bags)
             and all(frame[each.name].is_between(0, each.rows - 1).all() for each in schema.categorical)
             and all(
                 flatten(frame[each.name])[0].is_between(0, each.rows - 1).all() for each in schema.multi_hot
@@ -152,6 +149,12 @@ def _read_part(folder: Path, part: Part, schema: Schema) -> pl.DataFrame:
     if not fits:
         raise ValueError(f"data: {folder / part.file} is not as the schema says: prepare it again")
     return frame
+
+
+def _holds_integers(kind: pl.DataType) -> bool:
+    """Whether a column has lists of whole numbers."""
+    inner = kind.inner if isinstance(kind, pl.List) else None
+    return inner is not None and inner.is_integer()
 
 
 def _row_major(frame: pl.DataFrame, kind: str) -> bytes:

@@ -33,7 +33,7 @@ from sparsedp.runs.trainer import PlainTrainer, PrivateTrainer, Trainer, open_le
 from sparsedp.runs.training import OnProgress, take_steps
 from sparsedp.selection import FEST
 from sparsedp.selection.vocabulary import StreamingVocabulary
-from sparsedp.training.checkpoint import load_file, write_state
+from sparsedp.training.checkpoint import load_file, whole_state, write_state
 
 
 def stream(config: RunConfig, path: str | Path, on_progress: OnProgress | None = None) -> Result:
@@ -84,12 +84,14 @@ class _State:
 
     @classmethod
     def load(cls, path: Path, model: nn.Module, rows: _PeriodRows) -> _State:
-        state = load_file(whole_checkpoint(path))
-        model.load_state_dict(state["module"])
-        rows.restore(state["rows"])
-        torch.set_rng_state(state["torch_rng"])
-        fields = {name: state[name] for name in vars(cls()) if name != "run_stats"}
-        return cls(**fields, run_stats=RunStats.from_record(state["run_stats"]))
+        path = whole_checkpoint(path)
+        state = load_file(path)
+        with whole_state(path):
+            model.load_state_dict(state["module"])
+            rows.restore(state["rows"])
+            torch.set_rng_state(state["torch_rng"])
+            fields = {name: state[name] for name in vars(cls()) if name != "run_stats"}
+            return cls(**fields, run_stats=RunStats.from_record(state["run_stats"]))
 
 
 def _run(setup: RunSetup, on_progress: OnProgress | None) -> Result:
@@ -174,13 +176,14 @@ def _take_counts(folder: RunFolder, state: _State, rows: _PeriodRows) -> None:
     if not folder.choice.exists():
         return
     try:
-        kept = load_file(folder.choice)
+        saved = load_file(folder.choice)
     except ValueError as damaged:
         warnings.warn(f"{damaged}; the period's rows are counted, and paid for, again", stacklevel=2)
         return
-    if kept["counted"] > state.counted:
-        rows.restore(kept["rows"])
-        state.counted = kept["counted"]
+    with whole_state(folder.choice):
+        if saved["counted"] > state.counted:
+            rows.restore(saved["rows"])
+            state.counted = saved["counted"]
 
 
 def _finish(setup: RunSetup, state: _State, training: list[ClickData], evaluation: Evaluation) -> Result:

@@ -133,7 +133,7 @@ def resume(engine: PrivacyEngine, path: Path) -> None:
     The run continues the saved account.
     """
     state = read_state(path)
-    with _whole(path):
+    with whole_state(path):
         check_state(engine, state, path)
         load_state(engine, state)
 
@@ -143,7 +143,7 @@ _MALFORMED = (KeyError, TypeError, AttributeError, IndexError, RuntimeError, Ove
 
 
 @contextmanager
-def _whole(path: Path) -> Iterator[None]:
+def whole_state(path: Path) -> Iterator[None]:
     """Refuse a state whose parts are missing or of another kind, though its checksums are right."""
     try:
         yield
@@ -181,8 +181,7 @@ def load_file(path: Path) -> Any:
 def read_state(path: Path) -> dict[str, Any]:
     """A state from a file; refuses any other file."""
     state = load_file(path)
-    form = state.get("format") if isinstance(state, dict) else None
-    if type(form) is not int or form != FORMAT:
+    if not isinstance(state, dict) or type(form := state.get("format")) is not int or form != FORMAT:
         raise ValueError(f"resume: {path} is not a checkpoint of format {FORMAT}")
     return state
 

@@ -13,11 +13,11 @@ import torch
 
 from sparsedp.selection import Selection
 from sparsedp.training import PrivacyEngine
-from sparsedp.training.checkpoint import load_file, write_state
+from sparsedp.training.checkpoint import load_file, whole_state, write_state
 
 
 def choose_or_take(engine: PrivacyEngine, path: Path) -> bool:
-    """Make the one-off choices of a run and keep them at ``path``, or take those that are there; False if it has none.
+    """Make the one-off choices of a run and write them to ``path``, or take those that are there; False if it has none.
 
     Guarantee: what is taken was released by this run and is on its ledger; to use it again is post-processing. A
     choice of other settings or another ledger is refused. One that is damaged, or that a kill took away between its
@@ -45,20 +45,21 @@ def _settings(engine: PrivacyEngine) -> dict[str, object]:
 
 
 def _take(engine: PrivacyEngine, path: Path) -> bool:
-    """Go on with a kept choice; False if its file is damaged."""
+    """Go on with a saved choice; False if its file is damaged."""
     try:
         state = load_file(path)
     except ValueError as damaged:
         warnings.warn(f"{damaged}; the rows are chosen, and paid for, again", stacklevel=3)
         return False
-    if any(state.get(name) != value for name, value in _settings(engine).items()):
-        raise ValueError(f"resume: {path} is the choice of a run with other settings")
-    if engine.ledger is not None:
-        engine.ledger.require_mark(state["ledger"])
-    engine.session.take_choice(Selection.from_state_dict(state["chosen"]))
-    if state["streams"] is not None:
-        engine.source.load_state_dict(state["streams"])
-        if engine.session.loader is not None:
-            engine.session.loader.reseed(engine.source.sampling.fork(0))
-    torch.set_rng_state(state["torch_rng"])
+    with whole_state(path):
+        if any(state[name] != value for name, value in _settings(engine).items()):
+            raise ValueError(f"resume: {path} is the choice of a run with other settings")
+        if engine.ledger is not None:
+            engine.ledger.require_mark(state["ledger"])
+        engine.session.take_choice(Selection.from_state_dict(state["chosen"]))
+        if state["streams"] is not None:
+            engine.source.load_state_dict(state["streams"])
+            if engine.session.loader is not None:
+                engine.session.loader.reseed(engine.source.sampling.fork(0))
+        torch.set_rng_state(state["torch_rng"])
     return True
