@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test test-all mutants lint format bench docs clean browser
+.PHONY: demo test test-all mutants fuzz sbom lint format bench docs clean browser
 
 demo: $(READY)
 	$(BIN)/sparsedp demo --out demo
@@ -19,7 +19,16 @@ test-all: $(READY) browser
 # Do the tests notice? A tenth of the list: make mutants SHARE=1/10
 SHARE ?= 1/1
 mutants: $(READY)
-	$(BIN)/python scripts/mutants.py --share $(SHARE)
+	$(BIN)/python scripts/mutants.py --share $(SHARE) --workers 2
+
+# Mutated inputs to everything that reads a file or an option: make fuzz INPUTS=1000
+INPUTS ?= 100000
+fuzz: $(READY)
+	$(BIN)/python scripts/fuzz.py --inputs $(INPUTS)
+
+# What is installed, under which licences: docs/dependencies.md and sbom.json
+sbom: $(READY)
+	$(BIN)/python scripts/sbom.py
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

@@ -82,7 +82,7 @@ def test_a_wrong_value_is_one_line(name: str, tmp_path: Path) -> None:
 
 def test_text_that_is_no_mapping(tmp_path: Path) -> None:
     arguments = ["--data", "generated:500", "--out", tmp_path / "run", "--model-options", "{"]
-    assert_refused(invoke("train", *arguments), "model_options: '{' is neither JSON nor YAML")
+    assert_refused(invoke("train", *arguments), "model_options: '{' is not YAML")
 
 
 def test_every_option_reaches_the_run(tmp_path: Path) -> None:

@@ -197,6 +197,24 @@ def test_mixing_is_seen_beside_rounding(name: str) -> None:
         )
 
 
+class OneOfMany(nn.Module):
+    """One of very many outputs of an example looks at the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.many = nn.Linear(3, 4000)
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs = self.many(x)
+        return torch.cat([outputs[:, :1] + 0.3 * outputs[:, :1].detach().sum(0), outputs[:, 1:]], 1)
+
+
+def test_one_mixed_output_among_thousands_is_seen() -> None:
+    torch.manual_seed(0)
+    with pytest.raises(UnsupportedLayerError, match="examples"):
+        passes(OneOfMany(), torch.randn(5, 3))
+
+
 class PaddedEncoder(nn.Module):
     """In evaluation mode torch packs the examples of such a model into one nested tensor."""
 

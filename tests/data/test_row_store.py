@@ -1,3 +1,4 @@
+import dataclasses
 import errno
 import mmap
 
@@ -56,7 +57,7 @@ def test_the_layout_is_made_once_and_again_when_the_folder_changed(folder):
     schema = Schema.read(folder)
     open_rows(folder, schema)
     (folder / "rows" / "label.npy").unlink()
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(ValueError, match=r"label.npy is damaged .* remove .*rows, which is made again"):
         open_rows(folder, schema)
     (folder / "rows" / STAMP).write_text("another schema")
     assert len(open_rows(folder, schema)) == 100
@@ -96,3 +97,24 @@ def test_a_finished_layout_needs_no_writing(folder):
     (folder / "rows" / "lock").unlink()
     open_rows(folder, schema)
     assert not (folder / "rows" / "lock").exists(), "so that data can lie on a disk that is read-only"
+
+
+def test_a_part_that_was_changed_is_refused(folder):
+    part = min(folder.glob("part-*.parquet"))
+    frame = pl.read_parquet(part)
+    frame.with_columns(pl.lit(1.0).alias("label").cast(frame["label"].dtype)).write_parquet(part)
+    with pytest.raises(ValueError, match=r"data: .*part-00000.parquet was changed after it was prepared"):
+        open_rows(folder, Schema.read(folder))
+    part.unlink()
+    with pytest.raises(ValueError, match=r"data: .* has lost its part part-00000.parquet"):
+        open_rows(folder, Schema.read(folder))
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_ids_outside_their_table_are_refused(folder, rows):
+    schema = Schema.read(folder)
+    small = dataclasses.replace(
+        schema, categorical=tuple(dataclasses.replace(f, rows=rows) for f in schema.categorical)
+    )
+    with pytest.raises(ValueError, match="is not as the schema says"):
+        open_rows(folder, small)

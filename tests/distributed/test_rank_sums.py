@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -42,10 +44,10 @@ def test_cells_are_added_exactly(cells: int) -> None:
 
 
 def test_sums_beyond_all_bounds_do_not_wrap_around() -> None:
-    for worst in (1e300, np.inf):
-        parts = [in_cells(np.array([worst, -worst, np.nan]), 2.0**-30, 5) for _ in range(5)]
+    for worst, ranks in itertools.product((1e300, np.inf), (2, 3, 4, 5, 64)):
+        parts = [in_cells(np.array([worst, -worst, np.nan]), 2.0**-30, ranks) for _ in range(ranks)]
         total = total_of(parts, 2.0**-30)
-        assert total[0] > 0 > total[1]
+        assert total[0] == -total[1] > 2.0**31
         assert total[2] == 0
 
 

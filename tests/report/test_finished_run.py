@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.runs import config
+from support.runs import config, result
 
 from sparsedp.report import FinishedRun
 from sparsedp.runs import RunFolder
@@ -13,7 +13,7 @@ def test_a_run_is_read_with_its_columns(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     folder.create(config(epsilon=3.0))
     tables = {"embeddings.0": 4.0, "embeddings.1": 7.0, "other": 1.0}
-    folder.write_json("result", {"statement": None, "rows_per_table": tables})
+    folder.write_json("result", result(rows_per_table=tables))
     run = FinishedRun.read(tmp_path / "run")
     assert run.name == "DP-AdaFEST, epsilon 3"
     assert run.statement is None

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.runs import config
+from support.runs import config, result
 
 from sparsedp.accounting import GaussianDpEvent, Ledger, PoissonSampledDpEvent, epsilon_of
 from sparsedp.report import FinishedRun
@@ -40,7 +40,7 @@ def run(path: Path, events: int = 0, *, periods: tuple[int, ...] = (), **changes
     }
     private = algorithm != "non-private"
     statement = {**stated, "private": True, "notes": []} if private else None
-    folder.write_json("result", {"statement": statement, "rows_per_table": {}})
+    folder.write_json("result", result(statement=statement))
     return FinishedRun.read(path)
 
 

@@ -14,8 +14,9 @@ from support.runs import config
 
 from sparsedp.data import Columns, HashRule, Label, Table, prepare
 from sparsedp.runs import RunConfig, RunFolder
-from sparsedp.runs.data_location import fit_to_data, locate_data
+from sparsedp.runs.data_location import fit_to_data, locate_data, record_data
 from sparsedp.runs.setup import RunSetup
+from sparsedp.runs.text_config import TextConfig
 
 MODEL = {"hidden": [4], "dims": [2, 2]}
 
@@ -81,6 +82,24 @@ def test_other_data_in_its_place_is_refused(other_data: Path, tmp_path: Path) ->
     for run_data in (None, str(tmp_path / "data")):
         with pytest.raises(ValueError, match="holds other data than the run began with"):
             locate_data(RunFolder(tmp_path / "run"), run_data)
+
+
+@pytest.mark.parametrize("name", ["train.tsv", "."])
+def test_other_texts_in_their_place_are_refused(name: str, tmp_path: Path) -> None:
+    texts, folder = tmp_path / "texts", RunFolder(tmp_path / "run")
+    texts.mkdir()
+    (texts / "train.tsv").write_text("sentence\tlabel\nfine\t1\n")
+    stated = {"task": "text", "data": str(texts / name), "algorithm": "dp-sgd", "epsilon": 1.0}
+    asked_for = TextConfig.parse(stated)
+    folder.create(asked_for)
+    record_data(folder, asked_for)
+    assert locate_data(folder).data == str((texts / name).resolve())
+    (texts / "train.tsv").write_text("sentence\tlabel\nfine\t0\n")
+    with pytest.raises(ValueError, match="holds other data than the run began with"):
+        locate_data(folder)
+    record = {**(folder.read_json("data") or {}), "digest": None}  # a run of before
+    folder.write_json("data", record)
+    locate_data(folder)
 
 
 def test_a_ledger_that_is_gone_is_not_begun_again(other_data: Path, tmp_path: Path) -> None:

@@ -164,9 +164,9 @@ def test_folders_that_hold_no_model(tmp_path: Path) -> None:
         ("encoding.safetensors", "?", "encoding.safetensors cannot be read"),
         ("model.safetensors", "?", "model.safetensors cannot be read"),
         ("model.safetensors", None, "no trained model yet"),
-        ("statement.json", "{", "is no privacy statement"),
+        ("statement.json", "{", "statement.json is not JSON"),
         ("statement.json", '{"epsilon": 1}', "is no privacy statement"),
-        ("statement.json", "[1]", "is no privacy statement"),
+        ("statement.json", "[1]", "must hold a JSON object"),
     ],
 )
 def test_damaged_runs_are_one_line(

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import os
 import random
 import signal
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest import mock
 
 import pytest
+import torch
 import yaml
+from safetensors.torch import load_file
 from support.killed import Server, kill_at_random
 from support.runs import config, settings
 
 from sparsedp.accounting import Ledger, PoissonSampledDpEvent, epsilon_of
+from sparsedp.data import ClickData
 from sparsedp.runs import resume, start
+from sparsedp.runs.trainer import PrivateTrainer
 
 DELTA = 1e-4
 EPSILON = 2.0
@@ -69,9 +77,11 @@ def commands(kind: str, folder: Path) -> tuple[list[str], list[str], Callable[[]
         if kind == "stream"
         else {}
     )
-    algorithm = "fest" if kind == "stream" else kind
+    if kind == "seeded":
+        changes = {"seed": 1, "checkpoint_every": 1}
+    algorithm = {"stream": "fest", "seeded": "adafest"}.get(kind, kind)
     (folder / "config.yaml").write_text(
-        yaml.safe_dump(settings(algorithm, **{**SMALL, "fest_mu": 0.5, **changes}))
+        yaml.safe_dump(settings(algorithm, **{**SMALL, "fest_mu": 0.2, **changes}))
     )
     begin = ["train", "--config", str(folder / "config.yaml"), "--out", str(out), "--json"]
     return begin, ["resume", str(out), "--json"], lambda: [json.loads((out / "result.json").read_text())]
@@ -106,8 +116,115 @@ def killed_run(
     figures.planned += planned
     figures.taken += taken
     figures.lost += steps - taken
+    if kind == "seeded":
+        check_weights(folder / "run", taken)
     if kind != "api":
         assert steps - taken == sum(result["lost_steps"] for result in results())
+
+
+@functools.cache
+def seeded_weights() -> dict[int, dict[str, torch.Tensor]]:
+    """The weights of the seeded run after each of its steps, without a kill."""
+    after: dict[int, dict[str, torch.Tensor]] = {}
+
+    def noting(self: PrivateTrainer, path: Path, run_stats: object) -> None:
+        state = self.private.module.state_dict()
+        after[self.steps_taken] = {name: value.clone() for name, value in state.items()}
+
+    asked = config("adafest", **{**SMALL, "fest_mu": 0.2, "seed": 1, "checkpoint_every": 1})
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(PrivateTrainer, "save", noting):
+        start(asked, Path(folder) / "run")
+    return after
+
+
+def check_weights(run: Path, steps: int) -> None:
+    """A seeded run that was killed has the weights that it would have had after as many steps."""
+    expected = seeded_weights()[steps]
+    weights = load_file(run / "model.safetensors")
+    assert all(torch.equal(value, expected[name]) for name, value in weights.items())
+
+
+def killed_search(server: Server, folder: Path, kills: int, rng: random.Random, figures: Figures) -> None:
+    """Kill a search; it is charged once, before its first step, and ends within epsilon."""
+    folder.mkdir()
+    updates, output, run = folder / "updates", folder / "output", folder / "run"
+    updates.touch()
+    asked = {
+        **settings(**{**SMALL, "epochs": 2}),
+        "model_options": "{hidden: [16], dims: [" + "1, " * 25 + "1]}",
+    }
+    del asked["learning_rate"], asked["seed"]
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in asked.items()]
+    command = [
+        "tune",
+        *options,
+        "--grid",
+        "learning_rate=0.5,1.0",
+        "--runs",
+        "1.5",
+        "--out",
+        str(run),
+        "--json",
+    ]
+    for attempt in range(kills + 1):
+        child = server.start(command, updates, output)
+        if attempt < kills:
+            kill_at_random(child, updates, rng, seconds=1.0)
+        ended = server.wait(child)
+        assert ended in ((-signal.SIGKILL, 0) if attempt < kills else (0,)), output.read_text()
+        figures.kills += ended != 0
+        spent = Ledger.read(run / "run.ledger").events() if (run / "run.ledger").exists() else []
+        assert sum(count for _, count in spent) == bool(spent)
+        assert spent or not updates.stat().st_size
+        ledgers = [Ledger.read(path).events() for path in sorted(run.glob("private/run-*/run.ledger"))]
+        steps = sum(count for each in ledgers for _, count in each)
+        if not (run / "result.json").exists():
+            assert updates.stat().st_size // 2 <= steps
+    result = json.loads((run / "result.json").read_text())
+    assert result["statement"]["epsilon"] <= EPSILON
+    assert not [*run.glob("private/*")]
+    figures.epsilons.append(result["statement"]["epsilon"])
+
+
+def killed_preparation(
+    server: Server, folder: Path, kills: int, rng: random.Random, figures: Figures
+) -> None:
+    """Kill a preparation; a vocabulary is paid for before it exists, and the folder ends whole."""
+    folder.mkdir()
+    updates, output = folder / "updates", folder / "output"
+    updates.touch()
+    files, rows = [], 4000
+    for number in range(3):
+        files.append(folder / f"rows-{number}.csv")
+        lines = [f"{row % 2},{row / 7},site {row % 40},app {row % 90}" for row in range(rows)]
+        files[-1].write_text("\n".join(["click,price,site,app", *lines]) + "\n")
+    columns = ["--label", "click", "--numeric", "price", "--categorical", "site,app"]
+    learned = [
+        "--vocabulary-epsilon",
+        "1",
+        "--vocabulary-delta",
+        "1e-4",
+        "--ledger",
+        str(folder / "run.ledger"),
+    ]
+    out = folder / "run"
+    command = ["prepare", "table", *map(str, files), *columns, *learned, "--out", str(out), "--json"]
+    paid = 0
+    for attempt in range(kills + 1):
+        child = server.start(command, updates, output)
+        if attempt < kills:
+            time.sleep(rng.uniform(0.0, 0.4))
+            os.kill(child, signal.SIGKILL)
+        ended = server.wait(child)
+        assert ended in ((-signal.SIGKILL, 0) if attempt < kills else (0,)), output.read_text()
+        figures.kills += ended != 0
+        events = Ledger.read(folder / "run.ledger").events() if (folder / "run.ledger").exists() else []
+        before, paid = paid, sum(count for _, count in events)
+        assert before <= paid <= before + 1
+        assert paid or not (out / "vocabulary.parquet").exists()
+    data = ClickData.open(out)
+    assert len(data) == 3 * rows
+    assert data.schema.vocabulary_statement is not None
 
 
 def check_ledgers(folder: Path, updates: Path, last: dict[Path, int], kind: str) -> list[tuple[float, int]]:
@@ -136,14 +253,31 @@ def test_a_few_random_kills_never_pass_epsilon(server: Server, kind: str, tmp_pa
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", ["seeded", "tune", "prepare", "fest", "stream"])
+def test_some_random_kills_of_each_kind(server: Server, kind: str, tmp_path: Path) -> None:
+    figures, rng = Figures(), random.Random(f"some {kind}")
+    other = {"tune": killed_search, "prepare": killed_preparation}
+    if kind in other:
+        other[kind](server, tmp_path / "folder", 6, rng, figures)
+    else:
+        killed_run(server, kind, tmp_path / "folder", 6, rng, figures)
+    assert figures.kills >= 1
+
+
+@pytest.mark.slow
 def test_two_hundred_random_kills_never_pass_epsilon(server: Server, tmp_path: Path) -> None:
-    """About six minutes. Runs of every kind in turn, each killed up to eight times and then finished."""
+    """About ten minutes. Commands of every kind in turn, each killed up to eight times and then finished."""
     rng, figures = random.Random(5), Figures()
-    kinds = ["adafest", "fest", "lazy", "stream", "sweep", "api"]
+    kinds = ["adafest", "fest", "lazy", "stream", "sweep", "api", "seeded", "tune", "prepare"]
+    other = {"tune": killed_search, "prepare": killed_preparation}
     began = time.monotonic()
     while figures.kills < 200:
         number = len(list(tmp_path.iterdir()))
-        killed_run(server, kinds[number % len(kinds)], tmp_path / f"run-{number}", 8, rng, figures)
+        kind, folder = kinds[number % len(kinds)], tmp_path / f"run-{number}"
+        if kind in other:
+            other[kind](server, folder, 8, rng, figures)
+        else:
+            killed_run(server, kind, folder, 8, rng, figures)
     print(
         f"{figures.kills} kills in {time.monotonic() - began:.0f} s: epsilon at most {max(figures.epsilons):.6f} "
         f"of {EPSILON}; {figures.taken} of {figures.planned} planned steps taken, {figures.lost} lost, "

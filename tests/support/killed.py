@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,8 @@ def _serve() -> None:
             status = 1
             try:
                 status = _run(**question)
+            except BaseException:
+                Path(question["output"]).write_text(traceback.format_exc())
             finally:
                 os._exit(status)
         print(answer, flush=True)

@@ -39,6 +39,25 @@ def config(algorithm: str = "adafest", **changes: Any) -> RunConfig:
     return RunConfig.parse(settings(algorithm, **changes))
 
 
+def result(**changes: Any) -> dict[str, Any]:
+    """What the file of a finished run holds."""
+    fields: dict[str, Any] = {
+        "auc": 0.7,
+        "log_loss": 0.5,
+        "steps": 10,
+        "training_rows": 100,
+        "rows": None,
+        "gradient_size": None,
+        "table_coordinates": 1000,
+        "reduction": None,
+        "rows_per_table": {},
+        "examples_per_second": 5.0,
+        "seconds": 2.0,
+        "statement": None,
+    }
+    return {**fields, **changes}
+
+
 def python(code: str, *arguments: str | Path) -> subprocess.Popen[str]:
     """A Python process of its own, on one thread."""
     return subprocess.Popen(

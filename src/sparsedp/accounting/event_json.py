@@ -40,7 +40,12 @@ def event_from_json(data: Any) -> dp_event.DpEvent:
     if set(data) != expected:
         raise ValueError(f"event {kind.__name__} must have the fields {sorted(expected)}, got {sorted(data)}")
     fields = {name: _value_from_json(value) for name, value in data.items() if name != "type"}
-    return kind(**fields)
+    for name, value in fields.items():
+        _check_kind(name, value)
+    try:
+        return kind(**fields)
+    except (TypeError, AttributeError, OverflowError) as error:
+        raise ValueError(f"event {kind.__name__} cannot be made of {sorted(fields)}: {error}") from error
 
 
 def event_key(event: dp_event.DpEvent) -> str:
@@ -87,6 +92,16 @@ def _float_to_json(name: str, value: float) -> float | Json:
         raise ValueError(f"event field {name} must be a number, got NaN")
     # JSON has no infinity; a noise multiplier may be infinite (no information released).
     return value if math.isfinite(value) else {"float": "inf" if value > 0 else "-inf"}
+
+
+def _check_kind(name: str, value: Any) -> None:
+    """Fields called event or events hold events; all others hold numbers, or several."""
+    items = value if isinstance(value, tuple) and name != "event" else (value,)
+    kind = dp_event.DpEvent if name in ("event", "events") else numbers.Real
+    if (name == "events" and not isinstance(value, tuple)) or not all(
+        isinstance(item, kind) and not isinstance(item, bool) for item in items
+    ):
+        raise ValueError(f"event field {name} cannot be {value!r:.80}")
 
 
 def _value_from_json(value: Any) -> Any:

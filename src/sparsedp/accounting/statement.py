@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from dataclasses import fields as dataclass_fields
 from typing import Any
 
+from sparsedp.core.typed_fields import check_fields
 from sparsedp.core.validation import check_number, check_probability
 
 ADD_OR_REMOVE_ONE = "add-or-remove-one"
@@ -51,6 +54,24 @@ class PrivacyStatement:
         if not self.private:
             guarantee = f"NOT PRIVATE (a run with secure noise would be {guarantee})"
         return "; ".join([guarantee, *self.notes])
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any], where: str) -> PrivacyStatement:
+        """The reverse of ``to_dict``; ``where`` the fields stand, for the message. Other fields are passed over."""
+        try:
+            known = {each.name: fields[each.name] for each in dataclass_fields(cls)}
+            for name, kinds in {
+                "epsilon": (int, float),
+                "delta": (int, float),
+                "notes": (list, tuple),
+            }.items():
+                if type(known[name]) not in kinds:
+                    raise ValueError(f"{name} cannot be {known[name]!r:.40}")
+            statement = cls(**known)
+            check_fields(statement)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{where} is no privacy statement ({error})") from error
+        return statement
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain values, for JSON."""

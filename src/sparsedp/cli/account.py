@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from sparsedp.cli.errors import refuse_bad_input, refuse_special_file
 from sparsedp.cli.settings import help_of
 from sparsedp.cli.spending import Spending, curve_lines, statement_json
 from sparsedp.core.strict_json import json_text
+from sparsedp.core.text_files import read_json_object
 
 if TYPE_CHECKING:
     from sparsedp.accounting.events import DpEvent
@@ -118,7 +118,7 @@ def _ledger_delta(ledger: Ledger) -> float | None:
     if not statement.is_file():
         return None
     try:
-        return float(json.loads(statement.read_text())["delta"])
+        return float(read_json_object(statement)["delta"])
     except (KeyError, TypeError, ValueError):
         raise ValueError(f"delta: {statement} is not a privacy statement; give --delta") from None
 

@@ -24,14 +24,18 @@ def refuse_bad_input(command: Callable[P, R]) -> Callable[P, R]:
             return command(*args, **kwargs)
         except (ValueError, OSError) as error:
             refuse(error)
+        except MemoryError as error:
+            refuse(_out_of_memory(error))
         except RuntimeError as error:
             from sparsedp.accounting import (
                 BudgetExceeded,
             )  # here: a wrong option is refused before it is loaded
 
-            if not isinstance(error, BudgetExceeded):
+            if isinstance(error, BudgetExceeded):
+                refuse(error)
+            if not _is_out_of_memory(error):
                 raise
-            refuse(error)
+            refuse(_out_of_memory(error))
         except ModuleNotFoundError as error:
             missing = missing_extra(error)
             if missing is None:
@@ -39,6 +43,18 @@ def refuse_bad_input(command: Callable[P, R]) -> Callable[P, R]:
             refuse(missing)
 
     return guarded
+
+
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether torch had no memory: on the CPU it says so in the message alone."""
+    return type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
+
+
+def _out_of_memory(error: Exception) -> MemoryError:
+    return MemoryError(
+        f"out of memory ({str(error)[:120] or 'no details'}); a run that had begun goes on with `sparsedp resume` when there is "
+        "more (steps that were charged stay charged), or begin another with a smaller physical_batch_size"
+    )
 
 
 def refuse(error: Exception) -> NoReturn:

@@ -9,10 +9,10 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
-import yaml
 
 from sparsedp.runs.algorithms import ALGORITHMS
 from sparsedp.runs.config import IMPLIED, Choices, Group, RunConfig
+from sparsedp.runs.plain_yaml import parse_yaml
 
 _METAVARS = {int: "<int>", float: "<float>", str: "<str>", dict: "<mapping>"}
 
@@ -117,7 +117,4 @@ def _value(name: str, text: str, config: type[RunConfig]) -> Any:
     """The text, or the mapping that it spells: the config parses numbers itself."""
     if get_origin(_type_of(config.model_fields[name].annotation)) is not dict:
         return text
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise ValueError(f"{name}: {text!r} is neither JSON nor YAML") from None
+    return parse_yaml(text, f"{name}: {text[:80]!r}")

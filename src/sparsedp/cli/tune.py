@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-import yaml
 
 from sparsedp.cli.errors import refuse_bad_input
 from sparsedp.cli.settings import with_settings
 from sparsedp.cli.train import progress_bar, show_result
 from sparsedp.core.strict_json import json_text
+from sparsedp.runs.plain_yaml import parse_yaml
 
 
 @refuse_bad_input
@@ -68,11 +68,9 @@ def read_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
     for text in texts:
         name, _, written = text.partition("=")
         name = name.strip().replace("-", "_")
-        try:
-            values = yaml.safe_load(written if written.lstrip().startswith("[") else f"[{written}]")
-        except yaml.YAMLError:
-            values = None
-        if not name or not values:
+        listed = written if written.lstrip().startswith("[") else f"[{written}]"
+        values = parse_yaml(listed, f"grid: {text[:80]!r}")
+        if not name or not values or not isinstance(values, list):
             raise ValueError(f"grid must be SETTING=VALUE,VALUE,..., got {text!r}")
         if name in found:
             raise ValueError(f"grid: {name} is given twice; put all its values into one")

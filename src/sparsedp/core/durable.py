@@ -27,6 +27,8 @@ def replace_file(path: Path, write: Callable[[Path], object], *, shared_cache: b
     readers check the contents: each writer has a temporary file of its own, and nothing is synced (after a
     power cut the file may be damaged).
     """
+    if path.exists() and not path.is_file():
+        raise OSError(f"{path} could not be written: it is a folder, a device or the like")
     partial = _unique_file(path) if shared_cache else path.with_name(path.name + ".partial")
     try:
         write(partial)

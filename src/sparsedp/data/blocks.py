@@ -12,6 +12,7 @@ import io
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -28,6 +29,19 @@ BLOCK_BYTES = 8 * 2**20
 BLOCK_ROWS = 2**17
 SAMPLE_BYTES = 2**16
 MAX_LINE_BYTES = 32 * BLOCK_BYTES
+UNREADABLE = (
+    *(
+        OSError,
+        zipfile.BadZipFile,
+        zlib.error,
+        EOFError,
+        NotImplementedError,
+        pa.ArrowException,
+        OverflowError,
+    ),
+    *(pl.exceptions.PolarsError, pl.exceptions.PanicException),
+)
+"""What the libraries raise that unpack and parse files; polars gives up on some with a panic, which is no Exception."""
 PACKINGS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 
 
@@ -104,14 +118,19 @@ def read_parquet(
             position = SourcePosition(source, 0, 0, position.earlier_lines + position.line)
         path = files[source]
         assert isinstance(path, Path)  # Parquet is not read out of archives
-        file = pq.ParquetFile(path)
-        total, size = max(1, file.metadata.num_rows), path.stat().st_size
+        with readable(path):
+            file = pq.ParquetFile(path)
+            total, size = max(1, file.metadata.num_rows), path.stat().st_size
+            batches = file.iter_batches(batch_size=rows, columns=columns)
         passed = 0
-        for batch in file.iter_batches(batch_size=rows, columns=columns):
+        while True:
+            with readable(path, f" after row {passed}"):
+                if (batch := next(batches, None)) is None:
+                    break
+                frame = pl.DataFrame(batch)
             passed += batch.num_rows
             if passed <= position.line:
                 continue
-            frame = pl.DataFrame(batch)
             end = SourcePosition(source, passed, passed, position.earlier_lines)
             yield Block(position, end, frame, size * passed // total)
             position = end
@@ -119,11 +138,24 @@ def read_parquet(
 
 def first_line(path: InputFile) -> bytes:
     """Return the first line of a text file, with its line break."""
-    with path.open("rb") as raw:
+    with readable(path), path.open("rb") as raw:
         text, data = _open_unpacked(raw), b""
         while b"\n" not in data and (more := text.read(SAMPLE_BYTES)):
             data += more
+            if len(data) > MAX_LINE_BYTES:
+                raise ValueError(f"{path}: has no end of line: no text")
     return data[: data.find(b"\n") + 1] or data
+
+
+@contextmanager
+def readable(path: InputFile, where: str = "") -> Iterator[None]:
+    """Say which file is damaged, where a library that unpacks or parses it says only that something is."""
+    try:
+        yield
+    except UNREADABLE as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise ValueError(f"{path}: is damaged{where} ({error})") from error
 
 
 def _read_file(
@@ -131,7 +163,7 @@ def _read_file(
 ) -> Iterator[Block]:
     if header and position.byte == 0:
         position = SourcePosition(position.source, len(first_line(path)), 1, position.earlier_lines)
-    with path.open("rb") as raw:
+    with readable(path), path.open("rb") as raw:
         text = _open_unpacked(raw)
         try:
             _skip(text, position.byte)

@@ -13,6 +13,9 @@ import numpy as np
 from sparsedp.core.arrays import I64
 from sparsedp.core.counts import SparseCounts
 from sparsedp.core.durable import write_file
+from sparsedp.core.text_files import read_json_object
+from sparsedp.core.typed_fields import check_fields
+from sparsedp.core.validation import check_count
 from sparsedp.data.schema import SourcePosition
 
 RUN_ENTRIES = 2**24
@@ -36,8 +39,17 @@ class ValueCounts:
         self._runs = 0
         self._pending: list[SparseCounts] = []
         if (folder / _STATE).exists():
-            state = json.loads((folder / _STATE).read_text())
-            self._runs, self.counted = state["runs"], SourcePosition(**state["counted"])
+            state = read_json_object(folder / _STATE)
+            try:
+                self._runs, self.counted = (
+                    check_count("runs", state["runs"], 0),
+                    SourcePosition(**state["counted"]),
+                )
+                check_fields(self.counted)
+            except (KeyError, TypeError, ValueError) as error:
+                raise ValueError(
+                    f"{folder / _STATE} is damaged ({error}): remove {folder} to count again"
+                ) from error
 
     def add(self, counts: SparseCounts, end: SourcePosition) -> None:
         """Add the counts of the block that ends at `end`."""

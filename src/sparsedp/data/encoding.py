@@ -18,6 +18,7 @@ import polars as pl
 
 from sparsedp.core.arrays import I64
 from sparsedp.core.durable import write_file
+from sparsedp.core.text_files import read_json_object
 from sparsedp.data.examples import NUMERIC_RULE
 from sparsedp.data.hashing import MAX_ROWS, check_rows
 from sparsedp.data.rules import HashRule, IdRule, VocabularyRule
@@ -143,7 +144,7 @@ class Encoding:
                 "and train again"
             )
         try:
-            encoding = _from_fields(json.loads(path.read_text()))
+            encoding = _from_fields(read_json_object(path))
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             reason = f"no {error}" if isinstance(error, KeyError) else error
             raise ValueError(f"encoding: {path} is not a {FORMAT} description ({reason})") from error

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from sparsedp.data.archives import is_archive
-from sparsedp.data.blocks import BLOCK_BYTES, Block, read_parquet, read_text
+from sparsedp.data.blocks import BLOCK_BYTES, Block, read_parquet, read_text, readable
 from sparsedp.data.encoder import Reasons
 from sparsedp.data.encoding import Encoding
 from sparsedp.data.lines import Separated
@@ -96,7 +96,8 @@ class NewRows:
         """The types of the copied columns."""
         if not self.is_parquet:
             return {name: pl.String() for name in self.copied}
-        types = pl.read_parquet_schema(self.path)
+        with readable(self.path):
+            types = pl.read_parquet_schema(self.path)
         return {name: types[name] for name in self.copied}
 
     def blocks(self) -> Iterator[Block]:

@@ -37,6 +37,7 @@ class PreparedFolder:
         self.schema = schema
         self.parts = parts
         self._manifest = manifest
+        self._check = ""
 
     @classmethod
     @contextlib.contextmanager
@@ -46,10 +47,13 @@ class PreparedFolder:
             path.mkdir(parents=True, exist_ok=True)
             with (path / MANIFEST).open("a+b") as manifest:
                 _lock(manifest, path)
-                begun, parts = _read_manifest(manifest)
+                begun, parts, check = _read_manifest(manifest)
                 folder = cls(path, schema, manifest, parts)
+                folder._check = check
                 if parts:
                     _require_same(path, begun, _settings(schema))
+                    for part in parts:
+                        read_part(path, part)  # changed since it was committed?
                 else:
                     folder._begin(stale=bool(begun))
                 yield folder
@@ -79,10 +83,13 @@ class PreparedFolder:
         for part in self.path.glob("part-*.parquet*") if stale else ():
             part.unlink()
         self._manifest.truncate(0)
+        self._check = ""
         self._append(_settings(self.schema))
 
     def _append(self, record: dict[str, Any]) -> None:
-        self._manifest.write(json.dumps(record).encode() + b"\n")
+        body = json.dumps(record)
+        self._check = _next_check(self._check, body)
+        self._manifest.write(f"{self._check} {body}\n".encode())
         self._manifest.flush()
         os.fsync(self._manifest.fileno())
 
@@ -144,14 +151,40 @@ def _lock(manifest: IO[bytes], path: Path) -> None:
         raise ValueError(f"out: another process is preparing {path}") from error
 
 
-def _read_manifest(manifest: IO[bytes]) -> tuple[dict[str, Any], list[Part]]:
-    """Read the settings and the parts, and cut off a last line that a kill left half-written."""
+def read_part(folder: Path, part: Part) -> bytes:
+    """The bytes of a part; refused if they are not those that the preparation wrote."""
+    try:
+        packed = (folder / part.file).read_bytes()
+    except FileNotFoundError:
+        raise ValueError(f"data: {folder} has lost its part {part.file}: prepare it again") from None
+    if hashlib.sha256(packed).hexdigest() != part.sha256:
+        raise ValueError(f"data: {folder / part.file} was changed after it was prepared: prepare it again")
+    return packed
+
+
+def _next_check(check: str, body: str) -> str:
+    """A checksum over a line of the manifest and all before it."""
+    return hashlib.sha256(f"{check} {body}".encode()).hexdigest()[:16]
+
+
+def _read_manifest(manifest: IO[bytes]) -> tuple[dict[str, Any], list[Part], str]:
+    """Read the settings, the parts and the last checksum, and cut off a last line that a kill left half-written."""
     manifest.seek(0)
     lines = manifest.read().splitlines(keepends=True)
     if lines and not lines[-1].endswith(b"\n"):
         manifest.truncate(sum(map(len, lines[:-1])))
         lines.pop()
-    if not lines:
-        return {}, []
-    settings, *parts = (json.loads(line) for line in lines)
-    return settings, [schemas.part_from_dict(part) for part in parts]
+    check, records = "", []
+    for number, line in enumerate(lines, 1):
+        written, _, body = line.decode(errors="replace").rstrip("\n").partition(" ")
+        check = _next_check(check, body)
+        if written != check:
+            raise ValueError(
+                f"out: line {number} of {manifest.name} is damaged, or of an earlier version: remove the folder, and prepare "
+                "it again"
+            )
+        records.append(json.loads(body))
+    if not records:
+        return {}, [], check
+    settings, *parts = records
+    return settings, [schemas.part_from_dict(part) for part in parts], check

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import mmap
 import os
 from pathlib import Path
@@ -21,8 +22,8 @@ from numpy.typing import NDArray
 from sparsedp.core.durable import write_file
 from sparsedp.data.batch import Batch, MultiHot
 from sparsedp.data.lists import flatten
-from sparsedp.data.parts import actionable_disk_errors
-from sparsedp.data.schema import Schema
+from sparsedp.data.parts import actionable_disk_errors, read_part
+from sparsedp.data.schema import Part, Schema
 
 FOLDER = "rows"
 STAMP = "of.txt"
@@ -46,7 +47,7 @@ def open_rows(folder: Path, schema: Schema, cache: Path | None = None) -> Batch:
 
 def _is_current(cache: Path, schema: Schema) -> bool:
     """Whether the layout is finished and of this very folder."""
-    return (cache / STAMP).exists() and (cache / STAMP).read_text() == schema.digest
+    return (cache / STAMP).exists() and (cache / STAMP).read_bytes() == schema.digest.encode()
 
 
 def _lay_out_once(folder: Path, schema: Schema, cache: Path) -> None:
@@ -62,7 +63,12 @@ def _lay_out_once(folder: Path, schema: Schema, cache: Path) -> None:
 
 
 def _load(path: Path, advice: int) -> NDArray[Any]:
-    array = np.load(path, mmap_mode="r")
+    try:
+        array = np.load(path, mmap_mode="r")
+    except (ValueError, EOFError, FileNotFoundError) as error:
+        raise ValueError(
+            f"data: {path} is damaged ({error}): remove {path.parent}, which is made again"
+        ) from error
     if array.nbytes:
         array._mmap.madvise(advice)
     return np.asarray(array)
@@ -106,7 +112,7 @@ def _lay_out(folder: Path, schema: Schema, cache: Path) -> None:
             files[f"offsets-{number}"].write(bytes(8))
         ends = [0] * len(schema.multi_hot)
         for part in schema.parts:
-            frame = pl.read_parquet(folder / part.file)
+            frame = _read_part(folder, part, schema)
             files["numeric"].write(_row_major(frame.select(numeric), "<f4"))
             files["ids"].write(_row_major(frame.select(ids), "<i4"))
             files["label"].write(frame[schema.label].to_numpy().astype("<f4", copy=False).tobytes())
@@ -120,6 +126,37 @@ def _lay_out(folder: Path, schema: Schema, cache: Path) -> None:
                 ends[number] += len(values)
 
 
+def _read_part(folder: Path, part: Part, schema: Schema) -> pl.DataFrame:
+    """A part's rows, which are as the schema says: ids within their tables, labels 0 and 1."""
+    frame = pl.read_parquet(io.BytesIO(read_part(folder, part)))
+    try:
+        integers = [feature.name for feature in schema.categorical]
+        integers += [name for name in (schema.time, schema.user) if name is not None]
+        bags = [feature.name for feature in schema.multi_hot]
+        fits = (
+            len(frame) == part.rows
+            and frame[schema.label].is_in([0.0, 1.0]).all()
+            and all(frame[name].dtype.is_integer() for name in integers)
+            and all(frame[name].dtype.is_numeric() for name in schema.numeric)
+            and all(_holds_integers(frame[name].dtype) for name in bags)
+            and all(frame[each.name].is_between(0, each.rows - 1).all() for each in schema.categorical)
+            and all(
+                flatten(frame[each.name])[0].is_between(0, each.rows - 1).all() for each in schema.multi_hot
+            )
+        )
+    except pl.exceptions.PolarsError as error:
+        raise ValueError(f"data: {folder / part.file} is not as the schema says ({error})") from error
+    if not fits:
+        raise ValueError(f"data: {folder / part.file} is not as the schema says: prepare it again")
+    return frame
+
+
+def _holds_integers(kind: pl.DataType) -> bool:
+    """Whether a column has lists of whole numbers."""
+    inner = kind.inner if isinstance(kind, pl.List) else None
+    return inner is not None and inner.is_integer()
+
+
 def _row_major(frame: pl.DataFrame, kind: str) -> bytes:
     if frame.width == 0:
         return b""
@@ -128,6 +165,13 @@ def _row_major(frame: pl.DataFrame, kind: str) -> bytes:
 
 def _total(folder: Path, schema: Schema, name: str) -> int:
     files = [folder / part.file for part in schema.parts]
-    return int(
-        pl.scan_parquet(files).select(pl.col(name).list.len().sum()).collect(engine="streaming").item()
-    )
+    try:
+        count = (
+            pl.scan_parquet(files).select(pl.col(name).list.len().sum()).collect(engine="streaming").item()
+        )
+    except FileNotFoundError:
+        lost = next(part.file for part in schema.parts if not (folder / part.file).exists())
+        raise ValueError(f"data: {folder} has lost its part {lost}: prepare it again") from None
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        raise ValueError(f"data: {folder} is not as its schema says ({error})") from error
+    return int(count or 0)

@@ -5,13 +5,20 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sparsedp.core.text_files import parse_json, read_text
+from sparsedp.core.typed_fields import check_fields
+from sparsedp.core.validation import check_count
+from sparsedp.data.hashing import MAX_ROWS
+
 FILE = "schema.json"
 MANIFEST = "manifest.jsonl"
 FORMAT = "sparsedp-clicks-1"
+_PART = re.compile(r"part-\d{5,}\.parquet")
 
 
 @dataclass(frozen=True)
@@ -125,7 +132,7 @@ class Schema:
     def from_json(cls, text: str) -> Schema:
         """Read the text of a `schema.json`."""
         try:
-            fields: dict[str, Any] = json.loads(text)
+            fields = parse_json(text, FILE)
             if fields.pop("format") != FORMAT:
                 raise KeyError("format")
             fields.pop("rows")
@@ -135,9 +142,27 @@ class Schema:
                 fields[name] = tuple(Feature(**feature) for feature in fields[name])
             fields["sources"] = tuple(Source(**source) for source in fields["sources"])
             fields["parts"] = tuple(part_from_dict(part) for part in fields["parts"])
-            return cls(**fields)
-        except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+            schema = cls(**fields)
+            schema._check()
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"schema: not a {FORMAT} description ({error})") from error
+        return schema
+
+    def _check(self) -> None:
+        """Refuse what no preparation writes: the file may be anyone's."""
+        check_fields(self)
+        features = (*self.categorical, *self.multi_hot)
+        for feature in features:
+            check_count(f"rows of {feature.name}", feature.rows, maximum=MAX_ROWS)
+        names = [self.label, *self.numeric, *(feature.name for feature in features)]
+        names += [name for name in (self.time, self.user) if name is not None]
+        if len(set(names)) < len(names):
+            raise ValueError("two columns have the same name")
+        for part in self.parts:
+            if not _PART.fullmatch(part.file):
+                raise ValueError(f"a part cannot be the file {part.file!r}")
+            check_count(f"rows of {part.file}", part.rows, minimum=0)
+            check_count(f"malformed lines of {part.file}", part.malformed, minimum=0)
 
     @classmethod
     def read(cls, folder: str | Path) -> Schema:
@@ -147,7 +172,7 @@ class Schema:
             begun = (Path(folder) / MANIFEST).exists()
             reason = "was begun and not finished: run the same command again" if begun else f"has no {FILE}"
             raise ValueError(f"data: {folder} is not a prepared folder: it {reason}")
-        return cls.from_json(path.read_text())
+        return cls.from_json(read_text(path))
 
 
 def part_from_dict(fields: dict[str, Any]) -> Part:

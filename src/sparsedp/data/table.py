@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sparsedp.core.arrays import U64
 from sparsedp.core.validation import check_count
 from sparsedp.data.archives import InputFile, ZipMember
-from sparsedp.data.blocks import BLOCK_BYTES, Block, first_line, read_parquet, read_text
+from sparsedp.data.blocks import BLOCK_BYTES, Block, first_line, read_parquet, read_text, readable
 from sparsedp.data.encoding import EncodedFeature, Encoding, is_text
 from sparsedp.data.examples import NUMERIC_RULE, Examples, Malformed, bag_of, transform
 from sparsedp.data.hashing import cross, hash_strings
@@ -199,7 +199,8 @@ class Table:
     def read(self, block: Block) -> Examples:
         """Read a block; ragged lines and those without a usable label, number or time are left out."""
         if isinstance(block.content, bytes):
-            frame, numbers, reasons = self._parse(block.content)
+            with readable(self.files[block.start.source], f" after line {block.start.line}"):
+                frame, numbers, reasons = self._parse(block.content)
         else:
             frame, numbers, reasons = block.content, np.arange(block.lines), {}
         frame = frame.with_columns(**self.columns.derived)
@@ -254,6 +255,8 @@ class Table:
             int(number): f"{columns} columns instead of {form.columns}"
             for number, columns in zip(lines.numbers[~even], lines.columns[~even], strict=True)
         }
+        if not even.any():
+            return pl.DataFrame(schema=dict.fromkeys(self._names, pl.String)), lines.numbers[even], reasons
         frame = pl.read_csv(
             text if even.all() else lines.keep(even),
             separator=self.separator,
@@ -298,7 +301,8 @@ class Table:
         for path in self.files:
             if self.is_parquet:
                 assert not isinstance(path, ZipMember)  # its members are text
-                names = list(pl.read_parquet_schema(path))
+                with readable(path):
+                    names = list(pl.read_parquet_schema(path))
             else:
                 names = header_of(path, self.separator)
                 if names != self._names:
@@ -321,7 +325,8 @@ def header_of(path: InputFile, separator: str) -> list[str]:
     line = first_line(path)
     if not line.strip():
         raise ValueError(f"files: {path.name} is empty")
-    names = pl.read_csv(line, separator=separator, has_header=False, infer_schema=False).row(0)
+    with readable(path, " in its header"):
+        names = pl.read_csv(line, separator=separator, has_header=False, infer_schema=False).row(0)
     return [str(name) for name in names]
 
 

@@ -22,7 +22,7 @@ from sparsedp.core.arrays import I64, U64
 from sparsedp.core.counts import SparseCounts
 from sparsedp.core.durable import write_file
 from sparsedp.data.archives import size_of
-from sparsedp.data.blocks import Block, source_of
+from sparsedp.data.blocks import UNREADABLE, Block, source_of
 from sparsedp.data.counts import ValueCounts
 from sparsedp.data.hashing import hash_strings
 from sparsedp.data.partition_selection import PartitionSelection, PublicValues
@@ -55,9 +55,14 @@ class Vocabulary:
         """
         path = Path(path)
         try:
-            frame = pl.read_parquet(path) if path.suffix == ".parquet" else _read_text(path)
-        except pl.exceptions.PolarsError as error:
+            return cls._of(path, pl.read_parquet(path) if path.suffix == ".parquet" else _read_text(path))
+        except UNREADABLE as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
             raise ValueError(f"vocabulary: cannot read {path} ({error})") from error
+
+    @classmethod
+    def _of(cls, path: Path, frame: pl.DataFrame) -> Vocabulary:
         if "feature" not in frame.columns or not {"value", "key"} & set(frame.columns):
             raise ValueError(
                 f"vocabulary: {path} must have the columns feature and value, has {frame.columns}"
@@ -66,10 +71,18 @@ class Vocabulary:
             frame = frame.with_columns(
                 pl.Series("key", keys_of(hash_strings(frame["value"].cast(pl.String))))
             )
+        elif not frame["key"].dtype.is_integer() or not frame["key"].is_between(0, (1 << KEY_BITS) - 1).all():
+            raise ValueError(f"vocabulary: the column key of {path} must hold numbers of {KEY_BITS} bits")
+        if frame["feature"].null_count() or frame["key"].null_count():
+            raise ValueError(f"vocabulary: {path} has a row without a feature or a key")
+        twice = frame.filter(frame.select("feature", "key").is_duplicated())
+        if len(twice):
+            shown = ", ".join(map(repr, twice.row(0)))
+            raise ValueError(f"vocabulary: {path} lists a value twice: {shown}")
         groups = frame.group_by("feature", maintain_order=True)
         metadata = pl.read_parquet_metadata(path) if path.suffix == ".parquet" else {}
         return cls(
-            {str(name): group["key"].to_numpy() for (name,), group in groups},
+            {str(name): group["key"].cast(pl.Int64).to_numpy() for (name,), group in groups},
             metadata.get("statement") or None,
         )
 
@@ -159,7 +172,7 @@ def _count(
     with actionable_disk_errors(out):
         folder.mkdir(parents=True, exist_ok=True)
         begun = folder / "settings.json"
-        if begun.exists() and begun.read_text() != settings:
+        if begun.exists() and begun.read_bytes() != settings.encode():
             raise ValueError(f"out: {out} was begun with other files or vocabulary settings")
         write_file(begun, settings)
         counts = ValueCounts(folder, len(features) << KEY_BITS)

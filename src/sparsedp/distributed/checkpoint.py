@@ -22,6 +22,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
 from sparsedp.core.durable import replace_file
+from sparsedp.core.text_files import read_text
 from sparsedp.distributed.exchange import Exchange
 from sparsedp.distributed.session import DistributedSession
 from sparsedp.distributed.shards import RowShards
@@ -161,7 +162,7 @@ def has_checkpoint(folder: Path, exchange: Exchange) -> bool:
 def latest(folder: Path) -> str:
     """The name of the last complete checkpoint."""
     try:
-        return (folder / _LATEST).read_text()
+        return read_text(folder / _LATEST)
     except FileNotFoundError:
         raise ValueError(f"resume: {folder} holds no checkpoint of several processes") from None
 

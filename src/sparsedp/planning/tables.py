@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from sparsedp.core.criteo import VOCABULARY_SIZES, embedding_dim
 from sparsedp.core.tables import TableShape
+from sparsedp.core.text_files import parse_json, read_text
 
 _TEXT = re.compile(r"(?:(?P<name>[^=]+)=)?(?P<rows>[^x=]+)x(?P<dim>[^x=]+)(?:x(?P<values>[^x=]+))?")
 
@@ -41,10 +41,7 @@ def read_tables(path: str | Path) -> tuple[TableShape, ...]:
     path = Path(path)
     if path.exists() and not path.is_file():
         raise ValueError(f"tables: {path} is not a regular file")
-    try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"tables: {path} is not JSON ({error})") from error
+    entries = parse_json(read_text(path), f"tables: {path}")
     if not isinstance(entries, list):
         raise ValueError(f"tables: {path} must hold a list of objects with rows and dim")
     tables = []

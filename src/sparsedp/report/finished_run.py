@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from sparsedp.accounting import PrivacyStatement
 from sparsedp.runs import RunConfig, RunFolder
 from sparsedp.runs.data_location import RECORD
+from sparsedp.runs.result import read_result
 
 
 @dataclass(frozen=True)
@@ -26,10 +27,10 @@ class FinishedRun:
     def read(cls, path: str | Path) -> FinishedRun:
         """From its folder."""
         folder = RunFolder(path)
-        config, result = folder.config(), folder.read_json("result")
+        config, result = folder.config(), read_result(folder)
         if result is None:
             raise ValueError(f"{path} is not finished; resume it first")
-        return cls(folder, config, result, folder.metrics(), folder.read_json(RECORD) or {})
+        return cls(folder, config, asdict(result), folder.metrics(), folder.read_json(RECORD) or {})
 
     @property
     def name(self) -> str:
@@ -41,7 +42,7 @@ class FinishedRun:
     def statement(self) -> PrivacyStatement | None:
         """What it cost; None without privacy."""
         fields = self.result["statement"]
-        return None if fields is None else PrivacyStatement(**{**fields, "notes": tuple(fields["notes"])})
+        return None if fields is None else PrivacyStatement.from_dict(fields, str(self.folder.path))
 
     @property
     def rows_per_column(self) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
@@ -22,6 +23,7 @@ from sparsedp.core.defaults import (
     default_delta,
 )
 from sparsedp.runs.algorithms import ALGORITHMS, Algorithm
+from sparsedp.runs.plain_yaml import read_yaml
 
 
 @dataclass(frozen=True)
@@ -246,10 +248,11 @@ class RunConfig(BaseModel):
     @classmethod
     def read(cls, path: Path, **overrides: Any) -> Self:
         """From a YAML (or JSON) file, with some fields replaced."""
-        try:
-            fields = yaml.safe_load(path.read_text())
-        except yaml.YAMLError as error:
-            raise ValueError(f"{path} is not YAML: {error}") from None
+        return cls.of_file(path, read_yaml(path), **overrides)
+
+    @classmethod
+    def of_file(cls, path: Path, fields: Any, **overrides: Any) -> Self:
+        """From what a file holds, with some fields replaced."""
         if not isinstance(fields, dict):
             raise ValueError(f"{path} must hold a mapping of settings")
         return cls.parse(fields | overrides)
@@ -272,5 +275,5 @@ def _in_words(problem: ErrorDetails) -> str:
     elif problem["type"] == "extra_forbidden":
         message = "there is no such setting"
     elif problem["type"] == "literal_error":
-        message = f"{problem['input']!r} is not one of {problem['ctx']['expected']}"
+        message = f"{reprlib.repr(problem['input'])} is not one of {problem['ctx']['expected']}"
     return f"{where}: {message}" if where else message

@@ -5,6 +5,7 @@ Nothing heavy is imported here: a command refuses missing data before it loads t
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from pathlib import Path
@@ -59,7 +60,7 @@ def record_data(folder: RunFolder, config: RunConfig) -> None:
     schema = schema_of(config)
     record = {
         "relative": os.path.relpath(config.data, folder.path.absolute()),
-        "digest": None if schema is None else schema.digest,
+        "digest": _digest(config, schema),
         "vocabulary_statement": None if schema is None else schema.vocabulary_statement,
     }
     folder.write_json(RECORD, record)
@@ -77,7 +78,8 @@ def locate_data(folder: RunFolder, run_data: str | None = None) -> RunConfig:
             raise ValueError(f"run_data: the run is on {config.data}, which is nowhere on disk")
         return config
     record = folder.read_json(RECORD) or {}
-    beside = [folder.path.absolute() / record["relative"]] if "relative" in record else []
+    relative = record.get("relative")
+    beside = [folder.path.absolute() / relative] if isinstance(relative, str) else []
     places = [Path(run_data).absolute()] if run_data is not None else [Path(config.data), *beside]
     found = next((place for place in places if _holds_data(config, place)), None)
     if found is None:
@@ -85,8 +87,8 @@ def locate_data(folder: RunFolder, run_data: str | None = None) -> RunConfig:
             f"data: the run's data is not at {places[0]}; if it moved, say where it is now: --run-data DIR"
         )
     located = config.model_copy(update={"data": str(found.resolve())})
-    schema = schema_of(located)
-    if schema is not None and record.get("digest") not in (None, schema.digest):
+    known, schema = record.get("digest"), schema_of(located)
+    if known is not None and known != _digest(located, schema):
         raise ValueError(f"data: {located.data} holds other data than the run began with")
     if located.ledger is not None and not Path(located.ledger).exists():
         raise ValueError(
@@ -95,6 +97,17 @@ def locate_data(folder: RunFolder, run_data: str | None = None) -> RunConfig:
     if run_data is not None:
         folder.write_config(located)
     return located
+
+
+def _digest(config: RunConfig, schema: Schema | None) -> str:
+    """A hash of the data: of prepared data its schema, which has the hashes of its parts; of texts the files."""
+    if schema is not None:
+        return schema.digest
+    path, digest = Path(config.data), hashlib.sha256()
+    files = [path] if path.is_file() else sorted([*path.glob("*.tsv"), *path.glob("*.tsv.zst")])
+    for file in files:
+        digest.update(file.name.encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()
 
 
 def _is_generated(config: RunConfig) -> bool:

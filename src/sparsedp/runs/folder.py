@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from typing import Any
 
 from sparsedp.core.durable import write_file
 from sparsedp.core.strict_json import json_text
+from sparsedp.core.text_files import parse_json, read_json_object, read_text
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.text_config import read_config
 
@@ -35,6 +35,11 @@ class RunFolder:
     def checkpoint(self) -> Path:
         """What an interrupted run is resumed from."""
         return self.path / "private" / "checkpoint.pt"
+
+    @property
+    def choice(self) -> Path:
+        """The rows that were chosen before the first step, until there is a checkpoint."""
+        return self.path / "private" / "choice.pt"
 
     @property
     def shared_checkpoint(self) -> Path:
@@ -82,7 +87,7 @@ class RunFolder:
     def run_name(self) -> str:
         """The run's name on a ledger: the same after every crash, and no other run's."""
         path = self.path / "run.name"
-        return path.read_text() if path.exists() else "run"
+        return read_text(path) if path.exists() else "run"
 
     def config(self) -> RunConfig:
         """The settings of the run."""
@@ -103,11 +108,14 @@ class RunFolder:
     def _metrics(self) -> Iterator[dict[str, Any]]:
         path = self.path / "metrics.jsonl"
         if path.exists():
-            for line in path.read_text().splitlines():
+            for line in read_text(path).splitlines():
                 try:
-                    yield json.loads(line)
-                except json.JSONDecodeError:
+                    record = parse_json(line, str(path))
+                except ValueError:
                     return
+                if not isinstance(record, dict) or type(record.get("step")) is not int:
+                    return
+                yield record
 
     def discard_after(self, step: int) -> None:
         """Drop metrics of steps that a resumed run will take again."""
@@ -123,5 +131,4 @@ class RunFolder:
         path = self.path / f"{name}.json"
         if not path.exists():
             return None
-        content: dict[str, Any] = json.loads(path.read_text())
-        return content
+        return read_json_object(path)

@@ -7,8 +7,6 @@ that evaluates texts).
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +19,7 @@ from safetensors.torch import load_file, load_model
 from torch import Tensor, nn
 
 from sparsedp.accounting import PrivacyStatement
+from sparsedp.core.text_files import read_json_object, read_text
 from sparsedp.data.encoding import Encoding
 from sparsedp.data.schema import Schema
 from sparsedp.models.loading import BUILT_IN
@@ -86,7 +85,7 @@ class ModelFolder:
     @classmethod
     def _exported(cls, path: Path) -> ModelFolder:
         try:
-            fields = json.loads((path / DESCRIPTION).read_text())
+            fields = read_json_object(path / DESCRIPTION)
             if fields["format"] != FORMAT or not isinstance(fields["model"], str):
                 raise ValueError(f"not of the format {FORMAT}")
             return cls(path, fields["model"], dict(fields["options"]), is_exported=True)
@@ -110,7 +109,7 @@ class ModelFolder:
             raise ValueError(
                 f"{self.path} has no schema.json: it was trained by an earlier version; train again to predict"
             )
-        return Schema.from_json(path.read_text())
+        return Schema.from_json(read_text(path))
 
     def module(self, schema: Schema, *, trust: bool = False, model: Build | None = None) -> nn.Module:
         """The torch module with its weights."""
@@ -204,12 +203,8 @@ def read_statement(folder: Path) -> PrivacyStatement | None:
     path = folder / STATEMENT
     if not path.exists():
         return None
-    try:
-        fields = dict(json.loads(path.read_text()))
-        names = [each.name for each in dataclasses.fields(PrivacyStatement)]
-        return PrivacyStatement(**{name: fields[name] for name in names}) if "epsilon" in fields else None
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} is no privacy statement ({error})") from error
+    fields = read_json_object(path)
+    return PrivacyStatement.from_dict(fields, str(path)) if "epsilon" in fields else None
 
 
 def _line(error: Exception) -> str:

@@ -16,7 +16,7 @@ from sparsedp.runs.config import RunConfig
 from sparsedp.runs.distributed_trainer import DistributedTrainer
 from sparsedp.runs.evaluation import evaluate
 from sparsedp.runs.folder import RunFolder
-from sparsedp.runs.result import Diverged, Result, finish_run
+from sparsedp.runs.result import Diverged, Result, finish_run, read_result
 from sparsedp.runs.run_stats import RunStats
 from sparsedp.runs.setup import RunSetup
 from sparsedp.runs.sources import features_of, split
@@ -66,7 +66,7 @@ def _check(config: RunConfig, processes: int) -> None:
 
 def _run(folder: RunFolder, processes: int, quiet: bool) -> Result:
     """Let torchrun train, and read the result."""
-    finished = folder.read_json("result")
+    finished = read_result(folder)
     if finished is None:
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
         torchrun += ["--nproc-per-node", str(processes), "--max-restarts", str(RESTARTS)]
@@ -80,7 +80,7 @@ def _run(folder: RunFolder, processes: int, quiet: bool) -> Result:
         ]
         environment = {"OMP_NUM_THREADS": "1", **os.environ, "TORCHELASTIC_ERROR_FILE": os.devnull}
         code = subprocess.run(command, env=environment, check=False, stdout=2).returncode
-        finished, failed = folder.read_json("result"), folder.read_json("failed")
+        finished, failed = read_result(folder), folder.read_json("failed")
         if failed is not None:
             raise Diverged(f"{folder.path}: {failed['reason']}")
         if finished is None:
@@ -88,7 +88,7 @@ def _run(folder: RunFolder, processes: int, quiet: bool) -> Result:
                 f"the processes ended with code {code}, see their messages above; steps that were charged stay "
                 f"charged. Finish the run with: sparsedp resume {folder.path} --nproc {processes}"
             )
-    return Result(**finished)
+    return finished
 
 
 def train_rank(

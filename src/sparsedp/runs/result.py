@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from sparsedp.accounting import PrivacyStatement
+from sparsedp.core.typed_fields import check_fields
 from sparsedp.runs.evaluation import Evaluation
 from sparsedp.runs.folder import RunFolder
 from sparsedp.runs.optimizers import trained_tables
@@ -66,6 +67,30 @@ class Result:
     """Streaming: how many periods were trained on."""
     next_period_auc: list[float] | None = None
     """Streaming: after each training period, the AUC on the period that follows it."""
+
+
+def read_result(folder: RunFolder) -> Result | None:
+    """The figures of a finished run, from its folder; None while it is not finished."""
+    fields = folder.read_json("result")
+    if fields is None:
+        return None
+    try:
+        result = Result(**{**fields, **_undefined(fields)})
+        check_fields(result)
+        if result.statement is not None:
+            PrivacyStatement.from_dict(result.statement, "its statement")
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{folder.path}: result.json is not the result of a run ({error})") from error
+    return result
+
+
+def _undefined(fields: dict[str, Any]) -> dict[str, Any]:
+    """AUCs that a file has as null: they were not defined."""
+    found: dict[str, Any] = {"auc": math.nan} if fields.get("auc", 0.0) is None else {}
+    later = fields.get("next_period_auc")
+    if isinstance(later, list):
+        found["next_period_auc"] = [math.nan if each is None else each for each in later]
+    return found
 
 
 class Diverged(ValueError):

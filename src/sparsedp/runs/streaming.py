@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from torch import nn
 
 from sparsedp.accounting import BudgetExceeded, EpsilonCap, Ledger, PrivacyStatement
 from sparsedp.accounting.events import DpEvent
+from sparsedp.core.counts import SparseCounts
 from sparsedp.core.durable import keep_previous, previous_of
 from sparsedp.core.tables import TableShape
 from sparsedp.data import ClickData
@@ -31,7 +33,7 @@ from sparsedp.runs.trainer import PlainTrainer, PrivateTrainer, Trainer, open_le
 from sparsedp.runs.training import OnProgress, take_steps
 from sparsedp.selection import FEST
 from sparsedp.selection.vocabulary import StreamingVocabulary
-from sparsedp.training.checkpoint import load_file, write_state
+from sparsedp.training.checkpoint import load_file, whole_state, write_state
 
 
 def stream(config: RunConfig, path: str | Path, on_progress: OnProgress | None = None) -> Result:
@@ -82,12 +84,14 @@ class _State:
 
     @classmethod
     def load(cls, path: Path, model: nn.Module, rows: _PeriodRows) -> _State:
-        state = load_file(whole_checkpoint(path))
-        model.load_state_dict(state["module"])
-        rows.restore(state["rows"])
-        torch.set_rng_state(state["torch_rng"])
-        fields = {name: state[name] for name in vars(cls()) if name != "run_stats"}
-        return cls(**fields, run_stats=RunStats.from_record(state["run_stats"]))
+        path = whole_checkpoint(path)
+        state = load_file(path)
+        with whole_state(path):
+            model.load_state_dict(state["module"])
+            rows.restore(state["rows"])
+            torch.set_rng_state(state["torch_rng"])
+            fields = {name: state[name] for name in vars(cls()) if name != "run_stats"}
+            return cls(**fields, run_stats=RunStats.from_record(state["run_stats"]))
 
 
 def _run(setup: RunSetup, on_progress: OnProgress | None) -> Result:
@@ -96,6 +100,7 @@ def _run(setup: RunSetup, on_progress: OnProgress | None) -> Result:
     training, later = split_periods(config, setup.data)
     rows = _PeriodRows(config, model, training)
     state = _State.load(folder.checkpoint, model, rows) if folder.checkpoint.exists() else _State()
+    _take_counts(folder, state, rows)
     folder.discard_after(state.run_stats.steps)
     following = [*training[1:], later[0]]
     for number in range(state.period, len(training)):
@@ -156,12 +161,29 @@ def _count_rows(setup: RunSetup, state: _State, rows: _PeriodRows, number: int) 
     for each in to_count:
         assert config.epsilon is not None
         cap = EpsilonCap(config.epsilon, config.delta_for(rows.examples(each)))
+        counts = rows.exact_counts(each)  # before the payment: what comes between it and the file may be lost
         with suppress(BudgetExceeded), _period_ledger(setup, each) as ledger:
             ledger.spend(rows.event, cap=cap)
-            rows.count(each)
+            rows.add_noisy(counts)
             state.counted = each + 1
+            write_state({"counted": state.counted, "rows": rows.state()}, setup.folder.choice)
     if to_count:
         state.save(setup.folder.checkpoint, setup.model, rows)
+
+
+def _take_counts(folder: RunFolder, state: _State, rows: _PeriodRows) -> None:
+    """Take up noisy counts that were paid for after the last checkpoint, rather than pay again."""
+    if not folder.choice.exists():
+        return
+    try:
+        saved = load_file(folder.choice)
+    except ValueError as damaged:
+        warnings.warn(f"{damaged}; the period's rows are counted, and paid for, again", stacklevel=2)
+        return
+    with whole_state(folder.choice):
+        if saved["counted"] > state.counted:
+            rows.restore(saved["rows"])
+            state.counted = saved["counted"]
 
 
 def _finish(setup: RunSetup, state: _State, training: list[ClickData], evaluation: Evaluation) -> Result:
@@ -224,9 +246,12 @@ class _PeriodRows:
         """What counting a period costs its examples."""
         return self._vocabulary.event
 
-    def count(self, number: int) -> None:
-        """Add the noisy counts of period ``number``."""
-        counts = count_columns(self._periods[number], self._names, self._config.always_on_rows)
+    def exact_counts(self, number: int) -> dict[str, SparseCounts]:
+        """The counts of period ``number``. Private: noise comes after, once they are paid for."""
+        return count_columns(self._periods[number], self._names, self._config.always_on_rows)
+
+    def add_noisy(self, counts: dict[str, SparseCounts]) -> None:
+        """Add the counts of a period, with noise."""
         self._vocabulary.observe(counts, self._stream)
 
     def state(self) -> dict[str, Any] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
+import reprlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -15,12 +16,12 @@ from threading import Thread
 from typing import Any
 
 import polars as pl
-import yaml
 
 from sparsedp.accounting import BudgetExceeded
 from sparsedp.core.durable import replace_file
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.folder import RunFolder
+from sparsedp.runs.plain_yaml import read_yaml
 from sparsedp.runs.result import Diverged
 
 RESULTS = "results.parquet"
@@ -53,20 +54,19 @@ class Sweep:
     @classmethod
     def read(cls, path: Path) -> Sweep:
         """From a YAML file with ``base`` (a mapping) and ``grid`` (a mapping of lists, or a list of such)."""
-        try:
-            content = yaml.safe_load(path.read_text())
-        except yaml.YAMLError as error:
-            raise ValueError(f"{path} is not YAML: {error}") from None
+        content = read_yaml(path)
         if not isinstance(content, dict) or set(content) != {"base", "grid"}:
             raise ValueError(f"{path} must hold the two mappings 'base' and 'grid'")
         grids = content["grid"] if isinstance(content["grid"], list) else [content["grid"]]
         for name, mapping in [("base", content["base"] or {}), *(("grid", grid) for grid in grids)]:
             if not isinstance(mapping, dict):
-                raise ValueError(f"{path}: {name} must be a mapping, got {mapping!r}")
+                raise ValueError(f"{path}: {name} must be a mapping, got {reprlib.repr(mapping)}")
         for grid in grids:
             for name, values in grid.items():
                 if not isinstance(values, list):
-                    raise ValueError(f"{path}: grid value of {name} must be a list, got {values!r}")
+                    raise ValueError(
+                        f"{path}: grid value of {name} must be a list, got {reprlib.repr(values)}"
+                    )
         return cls(content["base"] or {}, grids)
 
     def with_base(self, settings: Mapping[str, Any]) -> Sweep:

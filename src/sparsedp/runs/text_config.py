@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import Field, model_validator
 
 from sparsedp.runs.config import DATA, MODEL, SELECTION, Count, Positive, RunConfig
+from sparsedp.runs.plain_yaml import read_yaml
 
 
 class TextConfig(RunConfig):
@@ -112,9 +112,6 @@ NOT_OPTIONS = frozenset({*UNUSED, *OF_USERS, "model_options", "task"})
 
 def read_config(path: Path, **overrides: Any) -> RunConfig:
     """The settings of a run of either kind, from its file."""
-    try:
-        fields = yaml.safe_load(path.read_text())
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} is not YAML: {error}") from None
+    fields = read_yaml(path)
     is_text = isinstance(fields, dict) and fields.get("task") == "text"
-    return (TextConfig if is_text else RunConfig).read(path, **overrides)
+    return (TextConfig if is_text else RunConfig).of_file(path, fields, **overrides)

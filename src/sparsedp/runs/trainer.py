@@ -25,11 +25,12 @@ from sparsedp.runs.optimizers import optimizers_of
 from sparsedp.runs.read_shares import largest_counts, lower_rates, read_share_events, read_shares
 from sparsedp.runs.row_counts import private_rows
 from sparsedp.runs.run_stats import RunStats
+from sparsedp.runs.saved_choice import choose_or_take
 from sparsedp.runs.users import batch_size, loader_of, population, units, user_sampler
 from sparsedp.selection import FEST, PrivateTopK, Selection
 from sparsedp.selection.adafest import ContributionMap
 from sparsedp.training import EpsilonMeter, LastStep, PoissonLoader, PrivacyEngine
-from sparsedp.training.checkpoint import load_file, state_of, write_state
+from sparsedp.training.checkpoint import load_file, state_of, whole_state, write_state
 
 STATS = "run_stats"
 
@@ -75,8 +76,11 @@ class Trainer(Protocol):
     def lost_steps(self) -> int:
         """Steps on the ledger that are not in the model: lost in a crash."""
 
-    def choose_once(self) -> bool:
-        """Make the one-off choices before the first step, charged to the ledger; False if there are none."""
+    def choose_once(self, saved: Path | None = None) -> bool:
+        """Make the one-off choices before the first step, charged to the ledger; False if there are none.
+
+        Where ``saved`` is given they are written there, and taken from there when the run is started again.
+        """
 
     def lower_rates(self, config: RunConfig, data: ClickData | TextData) -> bool:
         """Before the first step: lower the rates of tables whose rows are read often, where the config says so; whether
@@ -225,7 +229,9 @@ class PrivateTrainer(Trainer):
         return charged - self.steps_taken
 
     @override
-    def choose_once(self) -> bool:
+    def choose_once(self, saved: Path | None = None) -> bool:
+        if saved is not None:
+            return choose_or_take(self.engine, saved)
         self.engine.session.choose_once()
         return bool(self.engine.session.selection.one_off_events())
 
@@ -266,7 +272,8 @@ class PrivateTrainer(Trainer):
     @override
     def resume(self, path: Path) -> RunStats:
         self.engine.resume(path)
-        return RunStats.from_record(torch.load(path, weights_only=True, mmap=True)[STATS])
+        with whole_state(path):
+            return RunStats.from_record(torch.load(path, weights_only=True, mmap=True)[STATS])
 
     @override
     def withheld(self) -> list[str]:
@@ -385,7 +392,7 @@ class PlainTrainer(Trainer):
         return 0
 
     @override
-    def choose_once(self) -> bool:
+    def choose_once(self, saved: Path | None = None) -> bool:
         return False
 
     @override
@@ -410,12 +417,13 @@ class PlainTrainer(Trainer):
     @override
     def resume(self, path: Path) -> RunStats:
         state = load_file(path)
-        self._model.load_state_dict(state["module"])
-        for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
-        self._loader.position = state["position"]
-        torch.set_rng_state(state["torch_rng"])
-        return RunStats.from_record(state[STATS])
+        with whole_state(path):
+            self._model.load_state_dict(state["module"])
+            for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
+                optimizer.load_state_dict(saved)
+            self._loader.position = state["position"]
+            torch.set_rng_state(state["torch_rng"])
+            return RunStats.from_record(state[STATS])
 
     @override
     def withheld(self) -> list[str]:

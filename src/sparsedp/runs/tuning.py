@@ -8,7 +8,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE
 from sparsedp.core.durable import replace_file, write_file
 from sparsedp.core.steps import steps_in, steps_per_epoch
 from sparsedp.core.strict_json import json_text
+from sparsedp.core.text_files import read_json_object
 from sparsedp.data import ClickData
 from sparsedp.mechanisms import draw_repetitions, repetition_event
 from sparsedp.mechanisms.repetition import Law
@@ -32,7 +33,7 @@ from sparsedp.runs.config import RunConfig
 from sparsedp.runs.cost import RunCost, run_cost
 from sparsedp.runs.data_location import fit_to_data, record_data
 from sparsedp.runs.folder import RunFolder
-from sparsedp.runs.result import Result
+from sparsedp.runs.result import Result, read_result
 from sparsedp.runs.resuming import resume, start
 from sparsedp.runs.score import SENSITIVITY, noisy_score, score_event
 from sparsedp.runs.sources import data_of, fresh_model, split
@@ -97,10 +98,10 @@ def tune(
     when it is called again with the same arguments.
     """
     folder = RunFolder(out)
-    finished = folder.read_json("result")
+    finished = read_result(folder)
     if folder.has_config and finished is not None and _state_file(folder).exists():
         _delete_private(folder)  # what a kill at the very end left behind
-        return Result(**finished)
+        return finished
     folder.refuse_taken()
     plan = plan_search(base, grid, runs=runs, law=law)
     search = _Search.open(plan, folder)
@@ -218,7 +219,7 @@ class _Search:
             os.chmod(state.parent, 0o700)
             name = f"{folder.path.resolve().name}-{secrets.token_hex(4)}"
             write_file(state, json_text({"asked": asked, "name": name, "drawn": None, "scores": []}))
-        known = json.loads(state.read_text())
+        known = _read_state(state, len(plan.settings))
         if known["asked"] != json.loads(json_text(asked)):
             raise ValueError(f"out: {folder.path} holds a search with other settings; give another folder")
         search = cls(plan, folder, known)
@@ -272,7 +273,9 @@ class _Search:
         """Make the search's folder that of its best run, with the statement of the search, and delete the others."""
         best = max(range(len(self.scores)), key=self.scores.__getitem__)
         winner, statement = self._run_folder(best), self._statement()
-        result = {**(winner.read_json("result") or {}), "statement": statement.to_dict()}
+        own = read_result(winner)
+        assert own is not None
+        result = replace(own, statement=statement.to_dict())
         _copy_weights(winner.weights, self.folder.weights, str(statement))
         self.folder.write_json("statement", statement.to_dict())
         self.folder.write_json(
@@ -286,14 +289,14 @@ class _Search:
                 "law": self.plan.law,
             },
         )
-        self.folder.write_json("result", result)
+        self.folder.write_json("result", asdict(result))
         # The epsilon of the search, not that of the run, which would be too low a price.
         base, config = self.plan.base, self.plan.configs[self.drawn[best]]
         config = config.model_copy(update={"epsilon": base.epsilon, "ledger": base.ledger})
         record_data(self.folder, config)
         self.folder.create(config)
         _delete_private(self.folder)
-        return Result(**result)
+        return result
 
     @property
     def _score_std(self) -> float:
@@ -320,6 +323,24 @@ class _Search:
             plan.base.seed is None,
             notes if plan.base.seed is None else ("the noise is seeded", *notes),
         )
+
+
+def _read_state(path: Path, settings: int) -> dict[str, Any]:
+    """How far a search has come."""
+    known = read_json_object(path)
+    drawn, scores = known.get("drawn"), known.get("scores")
+    if (
+        known.keys() != {"asked", "name", "drawn", "scores"}
+        or not isinstance(known["name"], str)
+        or not (drawn is None or (isinstance(drawn, list) and all(type(each) is int for each in drawn)))
+        or not all(0 <= each < settings for each in drawn or ())
+        or not (isinstance(scores, list) and all(type(each) in (int, float) for each in scores))
+        or len(scores) > len(drawn or ())
+    ):
+        raise ValueError(
+            f"out: {path}, which says how far the search has come, is damaged; begin another search"
+        )
+    return known
 
 
 def _state_file(folder: RunFolder) -> Path:

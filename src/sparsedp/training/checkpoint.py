@@ -7,6 +7,7 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from pickle import UnpicklingError
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sparsedp.accounting import BudgetExceeded
 from sparsedp.accounting.event_json import event_to_json
 from sparsedp.core.durable import replace_file
 from sparsedp.selection import Selection
@@ -131,8 +133,27 @@ def resume(engine: PrivacyEngine, path: Path) -> None:
     The run continues the saved account.
     """
     state = read_state(path)
-    check_state(engine, state, path)
-    load_state(engine, state)
+    with whole_state(path):
+        check_state(engine, state, path)
+        load_state(engine, state)
+
+
+_MALFORMED = (KeyError, TypeError, AttributeError, IndexError, RuntimeError, OverflowError, ZeroDivisionError)
+"""What reading a state raises that lacks something, or has something else in its place."""
+
+
+@contextmanager
+def whole_state(path: Path) -> Iterator[None]:
+    """Refuse a state whose parts are missing or of another kind, though its checksums are right."""
+    try:
+        yield
+    except BudgetExceeded:
+        raise
+    except _MALFORMED as error:
+        reason = f"no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
+        raise ValueError(
+            f"resume: {path} is not a whole checkpoint ({reason}); make the engine and the model again before you go on"
+        ) from error
 
 
 def check_file(path: Path) -> None:
@@ -160,7 +181,7 @@ def load_file(path: Path) -> Any:
 def read_state(path: Path) -> dict[str, Any]:
     """A state from a file; refuses any other file."""
     state = load_file(path)
-    if not isinstance(state, dict) or state.get("format") != FORMAT:
+    if not isinstance(state, dict) or type(form := state.get("format")) is not int or form != FORMAT:
         raise ValueError(f"resume: {path} is not a checkpoint of format {FORMAT}")
     return state
 

@@ -194,6 +194,11 @@ class TrainingSession:
                 self.finalize_selection(self._resolve())
             self._charge_choice()
 
+    def take_choice(self, selection: Selection) -> None:
+        """Use the one-off choices that this run made, and paid for, before it was interrupted."""
+        self.finalize_selection(selection)
+        self._charged_choice = True
+
     def _start(self) -> None:
         """An epoch begins."""
         self.choose_once()

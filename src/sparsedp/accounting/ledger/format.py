@@ -25,6 +25,9 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE
+from sparsedp.core.validation import check_delta, check_epsilon
+
 FORMAT = "sparsedp-ledger"
 VERSION = 1
 
@@ -77,8 +80,11 @@ def decode(line: bytes, chain: str) -> tuple[Record, str] | None:
     expected = digest(chain.encode(), body)
     if tail != b',"chain":"' + expected.encode() + b'"}':
         return None
-    record = json.loads(body + b"}")
-    return record, expected
+    try:
+        record = json.loads(body + b"}")
+    except (ValueError, RecursionError):
+        return None
+    return (record, expected) if isinstance(record, dict) else None
 
 
 def scan(data: bytes, position: int, chain: str, *, watch: int) -> Scan:
@@ -111,9 +117,9 @@ def decode_seal(slot: int, line: bytes) -> Seal | None:
     try:
         fields = json.loads(line)
         seal = Seal(int(fields["length"]), str(fields["chain"]))
-    except (ValueError, KeyError, TypeError):
+        return seal if line == encode_seal(slot, seal) else None
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
-    return seal if line == encode_seal(slot, seal) else None
 
 
 def encode_head(head: Record) -> bytes:
@@ -132,4 +138,28 @@ def decode_head(data: bytes, name: str) -> tuple[Record, int, str]:
     head, chain = decoded
     if head.get("format") != FORMAT or head.get("version") != VERSION:
         raise ValueError(f"{name} is a ledger of version {head.get('version')}, this program reads {VERSION}")
+    if fault := _fault_of(head):
+        raise LedgerDamaged(f"{name} has a head with {fault}")
     return head, stop + 1, chain
+
+
+def _fault_of(head: Record) -> str | None:
+    """What is wrong with the fields of a head; a reader must not find out one by one."""
+    for field in ("id", "unit"):
+        if not isinstance(head.get(field), str) or not head[field]:
+            return f"no {field}"
+    if head.get("adjacency") != ADD_OR_REMOVE_ONE or ":" in head["id"]:
+        return "another adjacency" if ":" not in head["id"] else "no id"
+    budget = head.get("budget", ())
+    if budget is None:
+        return None
+    if not isinstance(budget, dict) or budget.keys() != {"epsilon", "delta"}:
+        return "no budget"
+    if not all(type(value) in (int, float) for value in budget.values()):
+        return "a budget that is none"
+    try:
+        check_epsilon(budget["epsilon"])
+        check_delta(budget["delta"])
+    except ValueError as error:
+        return f"a budget that is none ({error})"
+    return None

@@ -65,12 +65,13 @@ class LedgerState:
 
     def enter(self, record: Record) -> None:
         """Add one record; an inconsistent record is `LedgerDamaged`, even if its checksum is right."""
-        fields = _FIELDS.get(record.get("kind", ""))
+        kind = record.get("kind")
+        fields = _FIELDS.get(kind) if isinstance(kind, str) else None
         if fields is None or record.keys() != {"kind", *fields}:
             raise LedgerDamaged(f"a record of the ledger is of no known kind: {record!r}")
-        for name, kind in fields.items():
+        for name, expected in fields.items():
             value = record[name]
-            if type(value) is not kind or (isinstance(value, int) and value < 0):
+            if type(value) is not expected or (isinstance(value, int) and value < 0):
                 raise LedgerDamaged(f"{name} is not as it should be in the ledger's record {record!r}")
         getattr(self, f"_enter_{record['kind']}")(record)
 
@@ -82,8 +83,13 @@ class LedgerState:
             raise LedgerDamaged(
                 f"event number {record['number']} follows {len(self.events) - 1} in the ledger"
             )
-        event = event_from_json(record["event"])
-        key = event_key(event)
+        try:
+            event = event_from_json(record["event"])
+            key = event_key(event)
+        except ValueError as error:
+            raise LedgerDamaged(
+                f"event number {record['number']} of the ledger cannot be read: {error}"
+            ) from error
         if key in self._numbers:
             raise LedgerDamaged(f"event number {record['number']} of the ledger was described before")
         self._numbers[key] = len(self.events)
