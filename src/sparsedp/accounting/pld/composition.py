@@ -53,10 +53,10 @@ def epsilon_answer(events: Events, delta: float, slack: float = 1.0) -> Answer:
     (first, count), *others = pairs
     if isinstance(first, Gaussian) and not others:
         return _checked(Answer(analytic_gaussian_epsilon(delta, first.mu * math.sqrt(count))))
-    if _total_variation(pairs) <= delta:
+    if total_variation(pairs) <= delta:
         return Answer(0.0)
     worst = Answer(0.0)
-    for reverse in _directions(pairs):
+    for reverse in directions(pairs):
         try:
             answer = _epsilon_one_way(pairs, reverse, delta, slack, worst.epsilon)
         except Unresolved:
@@ -85,13 +85,13 @@ def delta_bound(events: Events, epsilon: float) -> float:
     if isinstance(first, Gaussian) and not others:
         return analytic_gaussian_delta(epsilon, first.mu * math.sqrt(count))
     worst = 0.0
-    for reverse in _directions(pairs):
+    for reverse in directions(pairs):
         try:
             bound = _delta_one_way(pairs, reverse, epsilon)
         except Unresolved:
             bound = chernoff_delta(pairs, reverse, epsilon)
         worst = max(worst, bound)
-    return min(worst, _total_variation(pairs))
+    return min(worst, total_variation(pairs))
 
 
 def _delta_one_way(pairs: Pairs, reverse: bool, epsilon: float) -> float:
@@ -118,7 +118,7 @@ def _delta_one_way(pairs: Pairs, reverse: bool, epsilon: float) -> float:
     return min(math.exp(best) * (1 + ROUNDING), 1.0) if best > _LEAST else 0.0
 
 
-def _total_variation(pairs: Pairs) -> float:
+def total_variation(pairs: Pairs) -> float:
     """A bound on the delta at epsilon 0, which is the total variation: 1 - product of (1 - that of each factor)."""
     log_agreement = 0.0
     for pair, count in pairs:
@@ -127,7 +127,8 @@ def _total_variation(pairs: Pairs) -> float:
     return -math.expm1(log_agreement)
 
 
-def _directions(pairs: Pairs) -> tuple[bool, ...]:
+def directions(pairs: Pairs) -> tuple[bool, ...]:
+    """The directions that differ, as values of `reverse`."""
     return (False,) if all(pair.symmetric for pair, _ in pairs) else (False, True)
 
 
