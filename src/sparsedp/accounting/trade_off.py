@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from scipy.special import ndtri
@@ -12,8 +12,15 @@ from scipy.special import ndtri
 from sparsedp.accounting.events import Events
 from sparsedp.accounting.pld.profile import LARGEST_EPSILON, gaussian_mu, privacy_profile
 from sparsedp.core.arrays import F64
-from sparsedp.core.validation import check_count, check_delta, check_non_negative, check_probability
+from sparsedp.core.validation import (
+    check_count,
+    check_delta,
+    check_non_negative,
+    check_number,
+    check_probability,
+)
 
+Pair = tuple[float, float]
 Profile = Iterable[Sequence[float]]
 """Pairs (epsilon, delta), each of which holds."""
 
@@ -21,7 +28,7 @@ REPORTED_RATES = (0.001, 0.01)
 """The false positive rates at which statements say how many true positives there may be."""
 
 _POINTS = 400
-_WRITTEN = 32  # points of a profile in JSON
+_WRITTEN = 24  # points of a profile in JSON
 _LARGEST_GROUP = 10**6
 _SHRINKAGE = 1e-12  # of a mu: solutions are moved this far, relatively, to the safe side
 
@@ -39,14 +46,20 @@ class TradeOffCurve:
     """
 
     def __init__(self, profile: Profile | Callable[[], Profile]) -> None:
-        self._find = profile if callable(profile) else None
-        if self._find is None:
-            self._given = _checked(profile)  # type: ignore[arg-type]
+        self._source = profile if callable(profile) else _checked(profile)
 
     @cached_property
-    def _given(self) -> tuple[F64, F64]:
-        assert self._find is not None
-        return _checked(self._find())
+    def _given(self) -> list[Pair]:
+        return _checked(self._source()) if callable(self._source) else self._source
+
+    def with_point(self, epsilon: float, delta: float) -> TradeOffCurve:
+        """The curve with one more pair that holds; nothing is computed yet."""
+        return TradeOffCurve(partial(_joined, self, _checked([(epsilon, delta)])))
+
+    @classmethod
+    def worst_of(cls, curves: Sequence[TradeOffCurve]) -> TradeOffCurve:
+        """What holds for all of these mechanisms: of their deltas at an epsilon, the largest; computed when first read."""
+        return cls(partial(_largest_deltas, curves)) if len(curves) > 1 else curves[0]
 
     @cached_property
     def _tangents(self) -> tuple[F64, F64]:
@@ -55,7 +68,7 @@ class TradeOffCurve:
         Delta is convex in e^epsilon, so that a chord of two points bounds it too: a point above one is replaced by
         it. At epsilon 0 the chord is that from -epsilon, where delta is 1 - e^-epsilon (1 - delta), to epsilon.
         """
-        epsilons, deltas = self._given
+        epsilons, deltas = np.array(self._given).T
         x = np.expm1(epsilons)
         at_zero = float(np.min((x + 2 * deltas) / (x + 2)))
         hull = [(0.0, at_zero)]
@@ -150,7 +163,10 @@ class TradeOffCurve:
     def to_json(self) -> dict[str, object]:
         """Advantage, true positive rates, and a few points of the profile, from which a curve can be made again."""
         epsilons, deltas = self._tangents
-        chosen = np.unique(np.linspace(0, len(epsilons) - 1, min(_WRITTEN, len(epsilons))).astype(int))
+        evenly = np.linspace(0, len(epsilons) - 1, min(_WRITTEN, len(epsilons))).astype(np.int64)
+        # With the lines that decide the rates, a curve made again has the same rates.
+        deciding = [int(np.argmax(1 - deltas - np.exp(epsilons) * rate)) for rate in REPORTED_RATES]
+        chosen = np.union1d(evenly, deciding)
         return {
             "advantage": self.advantage,
             "true_positive_rates": {f"{rate:g}": self.true_positive_rate(rate) for rate in REPORTED_RATES},
@@ -160,7 +176,7 @@ class TradeOffCurve:
 
 def trade_off_curve(events: Events) -> TradeOffCurve:
     """The curve of all these events together, add-or-remove-one; computed when something is first read off it."""
-    return TradeOffCurve(lambda: list(zip(*privacy_profile(events), strict=True)))
+    return TradeOffCurve(partial(_profile_of, tuple(events)))
 
 
 def mu_of(events: Events, delta: float) -> float:
@@ -174,14 +190,31 @@ def mu_of(events: Events, delta: float) -> float:
     return trade_off_curve(events).mu(delta) if exact is None else exact
 
 
-def _checked(profile: Profile) -> tuple[F64, F64]:
-    """A profile as two arrays, by ascending epsilon, without epsilons whose exponential is no float."""
-    pairs = sorted((check_non_negative("epsilon", e), check_probability("delta", d)) for e, d in profile)
-    within = [pair for pair in pairs if pair[0] <= LARGEST_EPSILON] or [(0.0, 1.0)]
-    return np.array([epsilon for epsilon, _ in within]), np.array([delta for _, delta in within])
+def _profile_of(events: Events) -> Profile:
+    return np.column_stack(privacy_profile(events)).tolist()
 
 
-def _slope(one: tuple[float, float], two: tuple[float, float]) -> float:
+def _joined(curve: TradeOffCurve, more: list[Pair]) -> Profile:
+    return [*curve._given, *more]
+
+
+def _largest_deltas(curves: Sequence[TradeOffCurve]) -> Profile:
+    epsilons = np.unique(np.concatenate([curve._tangents[0] for curve in curves]))
+    deltas = np.max([_deltas(*curve.corners, epsilons) for curve in curves], axis=0)
+    return np.column_stack([epsilons, deltas]).tolist()
+
+
+def _checked(profile: Profile) -> list[Pair]:
+    """The pairs by ascending epsilon, without epsilons whose exponential is no float."""
+    pairs = []
+    for epsilon, delta in profile:
+        if check_number("epsilon", epsilon) < 0:
+            raise ValueError(f"epsilon must not be negative, got {epsilon}")
+        pairs.append((float(epsilon), check_probability("delta", delta)))
+    return sorted(pair for pair in pairs if pair[0] <= LARGEST_EPSILON) or [(0.0, 1.0)]
+
+
+def _slope(one: Pair, two: Pair) -> float:
     return (two[1] - one[1]) / (two[0] - one[0])
 
 

@@ -207,6 +207,7 @@ def read_statement(folder: Path) -> PrivacyStatement | None:
     try:
         fields = dict(json.loads(path.read_text()))
         names = [each.name for each in dataclasses.fields(PrivacyStatement)]
+        fields.setdefault("trade_off", None)  # which earlier versions did not write
         return PrivacyStatement(**{name: fields[name] for name in names}) if "epsilon" in fields else None
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is no privacy statement ({error})") from error

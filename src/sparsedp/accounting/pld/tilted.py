@@ -70,7 +70,9 @@ class TiltedLoss:
         edges = np.append(np.searchsorted(self.losses, epsilons, side="right"), len(self.losses))
         mass = self.weights * math.exp(self.log_scale)
         deltas = np.full(len(epsilons), self.infinity)
-        total = later = next_epsilon = 0.0  # delta, and the mass times e^(epsilon - loss), at the next epsilon
+        total = later = next_epsilon = (
+            0.0  # delta, and the mass times e^(epsilon - loss), at the next epsilon
+        )
         for i in range(len(epsilons) - 1, -1, -1):
             fall = math.exp(epsilons[i] - next_epsilon) if i + 1 < len(epsilons) else 0.0
             gap = self.losses[edges[i] : edges[i + 1]] - epsilons[i]
