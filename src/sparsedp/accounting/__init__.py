@@ -40,6 +40,7 @@ from sparsedp.accounting.filters import AdaptiveFilter, Filter, GDPFilter, Renyi
 from sparsedp.accounting.groups import (
     group_delta_of,
     group_epsilon_of,
+    group_trade_off_curve,
     replace_one_delta_of,
     replace_one_epsilon_of,
 )
@@ -89,6 +90,7 @@ __all__ = [
     "epsilon_of",
     "group_delta_of",
     "group_epsilon_of",
+    "group_trade_off_curve",
     "max_steps",
     "merge_groups",
     "merge_sigmas",

@@ -10,12 +10,9 @@ from sparsedp.accounting.event_json import event_key
 from sparsedp.accounting.events import DpEvent, Events
 from sparsedp.accounting.pld.dominating import merged
 from sparsedp.accounting.pld.profile import gaussian_mu
-from sparsedp.accounting.trade_off import trade_off_curve
+from sparsedp.accounting.trade_off import LARGEST_GROUP, TradeOffCurve, trade_off_curve
 from sparsedp.accounting.users import events_of_users
 from sparsedp.core.validation import check_count, check_delta, check_non_negative
-
-LARGEST_GROUP = 10**6
-"""Groups have at most this many members."""
 
 _SAMPLED = (
     "PoissonSampledDpEvent",
@@ -32,6 +29,16 @@ def is_sampled(event: DpEvent) -> bool:
     """Whether an event, or one inside it, reads a random part of the data: its cost is known for add-or-remove-one only."""
     key = event_key(event)
     return any(f'"type":"{name}"' in key for name in _SAMPLED)
+
+
+def group_trade_off_curve(events: Events, size: int) -> TradeOffCurve:
+    """The curve for neighbours of which one has up to `size` examples more; nothing is computed yet.
+
+    Gaussian releases, of all data or of Poisson batches, are priced for the group itself (`events_of_users`);
+    otherwise `size` changes follow one another (`TradeOffCurve.group`).
+    """
+    of_group = _priced_for_group(events, _checked_size(size))
+    return trade_off_curve(events).group(size) if of_group is None else trade_off_curve(of_group)
 
 
 def group_epsilon_of(events: Events, size: int, delta: float) -> float:

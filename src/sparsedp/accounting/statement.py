@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,7 +36,7 @@ class PrivacyStatement:
     released: str
     private: bool = True
     notes: tuple[str, ...] = ()
-    trade_off: TradeOffCurve = field(default=None, compare=False, repr=False)  # type: ignore[assignment]
+    trade_off: Any = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", check_number("epsilon", self.epsilon))
@@ -81,6 +82,8 @@ class PrivacyStatement:
             f"Best attack on one {self.unit} ({self.adjacency} adjacency, released: {self.released}): advantage at most "
             f"{curve.advantage:.3g}; true positive rate at most {found}"
         )
+        if math.isfinite(mu := curve.mu(self.delta)):
+            words += f"; no better than telling N(0, 1) from N({mu:.3g}, 1), up to delta"
         return words if self.private else f"NOT PRIVATE (a run with secure noise would have this: {words})"
 
     def to_dict(self) -> dict[str, Any]:
@@ -93,5 +96,5 @@ class PrivacyStatement:
             "released": self.released,
             "private": self.private,
             "notes": list(self.notes),
-            "trade_off": self.trade_off.to_json(),
+            "trade_off": self.trade_off.to_json(self.delta),
         }

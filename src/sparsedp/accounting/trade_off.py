@@ -27,9 +27,11 @@ Profile = Iterable[Sequence[float]]
 REPORTED_RATES = (0.001, 0.01)
 """The false positive rates at which statements say how many true positives there may be."""
 
+LARGEST_GROUP = 10**6
+"""Groups have at most this many members."""
+
 _POINTS = 400
 _WRITTEN = 24  # points of a profile in JSON
-_LARGEST_GROUP = 10**6
 _SHRINKAGE = 1e-12  # of a mu: solutions are moved this far, relatively, to the safe side
 
 
@@ -135,7 +137,7 @@ class TradeOffCurve:
         delta at every epsilon is at most that of the Gaussians plus `delta`. Proof that the corners suffice: between
         two of them f is straight and G convex, so that G - f is largest at one of them.
         """
-        delta = check_delta(delta)
+        delta = check_probability("delta", delta)
         false_positives, false_negatives = self.corners
         short = false_negatives + delta < 1
         if not short.any():
@@ -149,19 +151,14 @@ class TradeOffCurve:
         Proof: a test with the false positive rate x on the first data set accepts the next one with probability at
         most g(x) = 1 - f(x), hence the last one with at most g(g(... g(x))) (Dong, Roth and Su 2022, theorem 2.14).
         """
-        size = check_count("size", size, maximum=_LARGEST_GROUP)
-        power: TradeOffCurve = self
-        result: TradeOffCurve | None = None
-        while True:
-            if size % 2:
-                result = power if result is None else _after(result, power)
-            size //= 2
-            if not size:
-                return result
-            power = _after(power, power)
+        size = check_count("size", size, maximum=LARGEST_GROUP)
+        return self if size == 1 else TradeOffCurve(partial(_grouped, self, size))
 
-    def to_json(self) -> dict[str, object]:
-        """Advantage, true positive rates, and a few points of the profile, from which a curve can be made again."""
+    def to_json(self, delta: float) -> dict[str, object]:
+        """Advantage, true positive rates, `mu` up to `delta`, and points of the profile, enough for a curve to be made again.
+
+        A mu that is infinite is None: there is none.
+        """
         epsilons, deltas = self._tangents
         evenly = np.linspace(0, len(epsilons) - 1, min(_WRITTEN, len(epsilons))).astype(np.int64)
         # With the lines that decide the rates, a curve made again has the same rates.
@@ -170,6 +167,7 @@ class TradeOffCurve:
         return {
             "advantage": self.advantage,
             "true_positive_rates": {f"{rate:g}": self.true_positive_rate(rate) for rate in REPORTED_RATES},
+            "mu": mu if math.isfinite(mu := self.mu(delta)) else None,
             "profile": [[float(epsilons[i]), float(deltas[i])] for i in chosen],
         }
 
@@ -192,6 +190,15 @@ def mu_of(events: Events, delta: float) -> float:
 
 def _profile_of(events: Events) -> Profile:
     return np.column_stack(privacy_profile(events)).tolist()
+
+
+def _grouped(curve: TradeOffCurve, size: int) -> Profile:
+    """By doubling: `size` changes are two halves, and one more where it is odd."""
+    if size == 1:
+        return curve._given
+    half = TradeOffCurve(_grouped(curve, size // 2))
+    both = _after(half, half)
+    return _after(both, curve)._given if size % 2 else both._given
 
 
 def _joined(curve: TradeOffCurve, more: list[Pair]) -> Profile:
