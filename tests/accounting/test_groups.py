@@ -39,7 +39,9 @@ def sampled(rate, sigma):
 def test_a_group_under_gaussian_noise_moves_it_that_far(size):
     events = [(GaussianDpEvent(4.0), 1), (SelfComposedDpEvent(GaussianDpEvent(8.0), 4), 1)]
     mu = size * math.hypot(1 / 4, 2 / 8)
-    assert group_epsilon_of(events, size, 1e-5) == pytest.approx(analytic_gaussian_epsilon(1e-5, mu), rel=1e-9)
+    assert group_epsilon_of(events, size, 1e-5) == pytest.approx(
+        analytic_gaussian_epsilon(1e-5, mu), rel=1e-9
+    )
     assert group_delta_of(events, size, 1.0) == pytest.approx(analytic_gaussian_delta(1.0, mu), rel=1e-9)
     assert group_trade_off_curve(events, size).advantage == pytest.approx(2 * norm.cdf(mu / 2) - 1, rel=1e-6)
 

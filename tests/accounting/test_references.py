@@ -1,9 +1,13 @@
 """Epsilons against references that share no code with the accountant: sums over densities that bracket the truth,
-closed forms, rational arithmetic, and dp-accounting. An epsilon is never below the truth, and above it by at most
-twice `tolerance`, five times next to the largest loss that there can be. The quick suite draws a few compositions, the slow one many and long ones."""
+closed forms, rational arithmetic, and dp-accounting.
+
+An epsilon is never below the truth, and above it by at most twice `tolerance`, five times next to the largest loss that
+there can be. The quick suite draws a few compositions, the slow one many and long ones.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from fractions import Fraction
@@ -190,7 +194,8 @@ def check_against_densities(events, delta):
     for share in (0.0, 0.3, 0.8):
         found = curve.delta_at(share * epsilon)
         assert exact(share * epsilon, "low") <= found + NEGLIGIBLE
-        assert found <= 1.02 * exact(share * epsilon - 1e-3, "high") + 1e-9
+        # Between two points of its profile a curve is straight, also where the truth has a corner.
+        assert found <= 1.02 * exact(share * epsilon - curve.last_epsilon / 200, "high") + 1e-9
     assert delta_bound(events, 0.5 * epsilon) >= exact(0.5 * epsilon, "low") - NEGLIGIBLE
 
 
@@ -365,7 +370,7 @@ def rational_epsilon(z, sensitivity, count, delta):
     # A loss of k parameters is z^-k: delta(x) = sum of mass (1 - x z^k) over z^-k > x = e^epsilon.
     ordered = sorted(masses, reverse=True)
     upper = lower = Fraction(0)
-    for k, following in zip(ordered, ordered[1:], strict=False):
+    for k, following in itertools.pairwise(ordered):
         upper, lower = upper + masses[k], lower + masses[k] * z**k
         if (x := (upper - Fraction(delta)) / lower) >= z**-following:
             return math.log(x)

@@ -41,9 +41,7 @@ def gaussian(rate, mu):
 @pytest.mark.parametrize("mu", [0.01, 0.5, 1.0, 4.0])
 @pytest.mark.parametrize("recognised", [True, False])
 def test_the_curve_of_a_gaussian(mu, recognised):
-    event = (
-        GaussianDpEvent(1 / mu) if recognised else MixtureOfGaussiansDpEvent(1 / mu, (1.0,), (1.0,))
-    )
+    event = GaussianDpEvent(1 / mu) if recognised else MixtureOfGaussiansDpEvent(1 / mu, (1.0,), (1.0,))
     curve = trade_off_curve([(event, 1)])
     for rate in RATES:
         exact = gaussian(rate, mu)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 
-from sparsedp.accounting.analytic_gaussian import analytic_gaussian_delta, analytic_gaussian_epsilon
 from sparsedp.accounting.calibration import delta_of, epsilon_of
 from sparsedp.accounting.event_json import event_key
-from sparsedp.accounting.events import DpEvent, Events
+from sparsedp.accounting.events import DpEvent, Events, GaussianDpEvent
 from sparsedp.accounting.pld.dominating import merged
 from sparsedp.accounting.pld.profile import gaussian_mu
 from sparsedp.accounting.trade_off import LARGEST_GROUP, TradeOffCurve, trade_off_curve
@@ -68,16 +67,14 @@ def replace_one_epsilon_of(events: Events, delta: float) -> float:
     Guarantee: replace-one, for `events` that are for add-or-remove-one. Proof: to replace is to remove and then to
     add, two changes (`TradeOffCurve.group`). Two Gaussian changes are one of twice the size.
     """
-    delta = check_delta(delta)
-    mu = gaussian_mu(events)
-    return _least_epsilon(events, 2, delta, [] if mu is None else [analytic_gaussian_epsilon(delta, 2 * mu)])
+    delta, alone = check_delta(delta), _gaussian(events, 2)
+    return _least_epsilon(events, 2, delta, [] if alone is None else [epsilon_of(alone, delta)])
 
 
 def replace_one_delta_of(events: Events, epsilon: float) -> float:
     """Delta at `epsilon` under replace-one; see `replace_one_epsilon_of`."""
-    epsilon = check_non_negative("epsilon", epsilon)
-    mu = gaussian_mu(events)
-    known = [] if mu is None else [analytic_gaussian_delta(epsilon, 2 * mu)]
+    epsilon, alone = check_non_negative("epsilon", epsilon), _gaussian(events, 2)
+    known = [] if alone is None else [delta_of(alone, epsilon)]
     return min([trade_off_curve(events).group(2).delta_at(epsilon), *known])
 
 
@@ -87,10 +84,20 @@ def _checked_size(size: int) -> int:
 
 def _priced_for_group(events: Events, size: int) -> Events | None:
     """The events as a group sees them; None where that is not known for one of them."""
+    if (alone := _gaussian(events, size)) is not None:
+        return alone
     try:
         return events_of_users(merged(events), size)
     except ValueError:
         return None
+
+
+def _gaussian(events: Events, changes: int) -> Events | None:
+    """Events that are together one Gaussian, moved so many times; None for others."""
+    mu = gaussian_mu(events)
+    if mu is None:
+        return None
+    return [(GaussianDpEvent(1 / (changes * mu)), 1)] if mu > 0 else []
 
 
 def _least_epsilon(events: Events, changes: int, delta: float, known: list[float]) -> float:

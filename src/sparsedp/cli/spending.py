@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE, REPLACE_ONE
@@ -54,7 +55,7 @@ class Spending:
             )
         return replace(self, adjacency=REPLACE_ONE, replaced=True)
 
-    @property
+    @cached_property
     def trade_off(self) -> TradeOffCurve:
         """The curve of an attacker's error rates; nothing is computed yet."""
         from sparsedp.accounting import group_trade_off_curve, trade_off_curve

@@ -57,7 +57,7 @@ def test_both_directions_count_and_the_profile_is_that_of_delta_of(name):
 def test_what_the_fft_may_round_away_is_added(monkeypatch):
     before = privacy_profile(EVENTS["training"])[1]
     monkeypatch.setattr(OneSidedPld, "noise", lambda *_: 1e-3)
-    epsilons, deltas = privacy_profile(EVENTS["training"])
+    deltas = privacy_profile(EVENTS["training"])[1]
     assert deltas[-1] >= 1e-3
     assert deltas[len(deltas) // 2] >= 1e-3
     assert deltas[0] == pytest.approx(before[0] + 1e-3, rel=1e-3)
@@ -88,7 +88,9 @@ def test_losses_beyond_the_largest_epsilon(epsilon):
 
 
 def test_the_mu_of_gaussians():
-    assert gaussian_mu([(GaussianDpEvent(2.0), 4), (PoissonSampledDpEvent(1.0, GaussianDpEvent(1.0)), 3)]) == 2.0
+    assert (
+        gaussian_mu([(GaussianDpEvent(2.0), 4), (PoissonSampledDpEvent(1.0, GaussianDpEvent(1.0)), 3)]) == 2.0
+    )
     assert gaussian_mu([]) == 0
     assert gaussian_mu([(certain(1.0), 1)]) is None
     assert gaussian_mu([(NonPrivateDpEvent(), 1)]) is None
