@@ -36,7 +36,7 @@ class PrivacyStatement:
     released: str
     private: bool = True
     notes: tuple[str, ...] = ()
-    trade_off: Any = field(default=None, compare=False, repr=False)
+    trade_off: TradeOffCurve = field(default=None, compare=False, repr=False)  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", check_number("epsilon", self.epsilon))

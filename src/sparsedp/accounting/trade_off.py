@@ -189,7 +189,8 @@ def mu_of(events: Events, delta: float) -> float:
 
 
 def _profile_of(events: Events) -> Profile:
-    return np.column_stack(privacy_profile(events)).tolist()
+    epsilons, deltas = privacy_profile(events)
+    return list(zip(epsilons.tolist(), deltas.tolist(), strict=True))
 
 
 def _grouped(curve: TradeOffCurve, size: int) -> Profile:
@@ -208,7 +209,7 @@ def _joined(curve: TradeOffCurve, more: list[Pair]) -> Profile:
 def _largest_deltas(curves: Sequence[TradeOffCurve]) -> Profile:
     epsilons = np.unique(np.concatenate([curve._tangents[0] for curve in curves]))
     deltas = np.max([_deltas(*curve.corners, epsilons) for curve in curves], axis=0)
-    return np.column_stack([epsilons, deltas]).tolist()
+    return list(zip(epsilons.tolist(), deltas.tolist(), strict=True))
 
 
 def _checked(profile: Profile) -> list[Pair]:
@@ -228,7 +229,7 @@ def _slope(one: Pair, two: Pair) -> float:
 def _deltas(false_positives: F64, false_negatives: F64, epsilons: F64) -> F64:
     """sup over the corners of 1 - f(x) - e^epsilon x, at each epsilon."""
     excess = 1 - false_negatives - np.outer(np.exp(epsilons), false_positives)
-    return np.clip(excess.max(axis=1), 0.0, 1.0)
+    return np.asarray(np.clip(excess.max(axis=1), 0.0, 1.0), dtype=np.float64)
 
 
 def _after(first: TradeOffCurve, second: TradeOffCurve) -> TradeOffCurve:

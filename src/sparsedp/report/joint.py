@@ -53,7 +53,8 @@ def _together(group: Sequence[FinishedRun]) -> PrivacyStatement | None:
         parts = None
     if parts is None:
         epsilon, delta = sum(each.epsilon for each in statements), sum(each.delta for each in statements)
-        note, curve = "a ledger is missing, so the epsilons and the deltas of the statements were added", None
+        note = "a ledger is missing, so the epsilons and the deltas of the statements were added"
+        curve = TradeOffCurve([(epsilon, min(delta, 1.0))])
     else:
         delta = min(each.delta for each in statements)
         choices = [list(itertools.chain(*choice)) for choice in _choices(parts)]

@@ -40,7 +40,7 @@ def chernoff_deltas(pairs: Pairs, reverse: bool, epsilons: F64) -> F64:
     """The same at each of many epsilons."""
     log_growth, infinity = _growth(pairs, reverse, 1e-300)
     log_delta = np.min(log_growth - np.outer(epsilons, _TILTS), axis=1)
-    return np.minimum(infinity + np.exp(np.minimum(log_delta, 0.0)), 1.0)
+    return np.asarray(np.minimum(infinity + np.exp(np.minimum(log_delta, 0.0)), 1.0), dtype=np.float64)
 
 
 def _growth(pairs: Pairs, reverse: bool, tail: float) -> tuple[F64, float]:

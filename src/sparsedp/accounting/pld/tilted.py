@@ -82,7 +82,7 @@ class TiltedLoss:
             next_epsilon = float(epsilons[i])
             deltas[i] += total
         deltas[epsilons < self.losses[0]] = 1.0
-        return np.minimum(deltas, 1.0)
+        return np.asarray(np.minimum(deltas, 1.0), dtype=np.float64)
 
     def epsilon_at(self, delta: float) -> float:
         """An upper bound on the least epsilon >= 0 with delta at most `delta`; infinite if `infinity` passes it."""
