@@ -65,7 +65,7 @@ def epsilon_answer(events: Events, delta: float, slack: float = 1.0) -> Answer:
         if not answer.converged:
             answer = Answer(min(answer.epsilon, chernoff_epsilon(pairs, reverse, delta)), converged=False)
         worst = max(worst, answer, key=lambda answer: answer.epsilon)
-    if worst.epsilon >= largest:
+    if largest < math.inf and worst.epsilon >= largest:
         return _checked(Answer(largest, worst.converged))
     if worst.converged or not all(has_renyi(event) for event, _ in merged(events)):
         return _checked(worst)
