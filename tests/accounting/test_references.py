@@ -277,9 +277,9 @@ def test_epsilon_against_dp_accounting(events, delta):
 
 @pytest.mark.slow
 @given(events=their_mixes, delta=deltas)
-@settings(max_examples=100, deadline=None, derandomize=True, phases=[Phase.generate])
+@settings(max_examples=40, deadline=None, derandomize=True, phases=[Phase.generate])
 def test_many_epsilons_against_dp_accounting(events, delta):
-    check_against_dp_accounting(events, delta, 1e-4)
+    check_against_dp_accounting(events, delta, 1e-3)
     if RdpAccountant().supports(ComposedDpEvent([event for event, _ in events])):
         assert ours(events, delta) <= by_renyi(events, delta) + allowed(events, ours(events, delta))
 
