@@ -30,6 +30,7 @@ TESTED_ELSEWHERE = {
 """Source files without a test file of their own, and where they are tested."""
 
 ACROSS = {
+    "accounting/test_references.py",
     "clipping/test_hugging_face.py",
     "examples/test_examples.py",
     "examples/test_extending.py",

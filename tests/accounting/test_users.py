@@ -7,7 +7,9 @@ from scipy.stats import binom, norm, poisson
 
 from sparsedp.accounting import (
     GaussianDpEvent,
+    LaplaceDpEvent,
     PoissonSampledDpEvent,
+    PureDpEvent,
     ZCDpEvent,
     analytic_gaussian_epsilon,
     calibrate,
@@ -137,6 +139,10 @@ def test_what_examples_cost_a_user():
     assert events_of_users([(once, 1), (step, 7)], 4) == [
         (GaussianDpEvent(10.0), 1),
         (user_step_event(2.0, 0.01, 4), 7),
+    ]
+    assert events_of_users([(LaplaceDpEvent(8.0), 2), (PureDpEvent(0.1), 1)], 4) == [
+        (LaplaceDpEvent(2.0), 2),
+        (PureDpEvent(0.4), 1),
     ]
     with pytest.raises(ValueError, match="rows_per_user: the price of ZCDpEvent for a user is not known"):
         events_of_users([(ZCDpEvent(0.1), 1)], 4)

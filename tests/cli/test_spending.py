@@ -13,6 +13,7 @@ from sparsedp.accounting import (
     Ledger,
     PoissonSampledDpEvent,
     analytic_gaussian_delta,
+    analytic_gaussian_epsilon,
     epsilon_of,
 )
 
@@ -112,3 +113,73 @@ def test_a_ledger_without_steps_has_none_to_count_on_with(tmp_path: Path) -> Non
         written.spend(GaussianDpEvent(20.0))
     asked = ["--ledger", tmp_path / "l", "--delta", "1e-6", "--steps-within", "2"]
     assert_refused(invoke("account", *asked), "steps_within: the ledger holds no step")
+
+
+def test_groups_and_replaced_examples(ledger: Path) -> None:
+    whole = ["--noise-multiplier", "10", "--sampling-rate", "1", "--steps", "1", "--delta", "1e-6"]
+    said = json.loads(invoke("account", *whole, "--group-size", "3", "--json").stdout)
+    assert said["epsilon"] == pytest.approx(analytic_gaussian_epsilon(1e-6, 0.3), rel=1e-9)
+    assert (said["unit"], said["adjacency"]) == ("group of at most 3 examples", "add-or-remove-one")
+    said = json.loads(invoke("account", *whole, "--adjacency", "replace-one", "--json").stdout)
+    assert said["epsilon"] == pytest.approx(analytic_gaussian_epsilon(1e-6, 0.2), rel=1e-6)
+    assert (said["unit"], said["adjacency"]) == ("example", "replace-one")
+    assert said["trade_off"]["mu"] == pytest.approx(0.2, rel=1e-2)
+    at = ["--ledger", ledger, "--epsilon", "2"]
+    one, group, replaced = (
+        json.loads(invoke("account", *at, *more, "--json").stdout)["delta"]
+        for more in ([], ["--group-size", "2"], ["--adjacency", "replace-one"])
+    )
+    assert one < group
+    assert one < replaced
+    assert invoke("account", *whole, "--adjacency", "add-or-remove-one").exit_code == 0
+
+
+def test_a_ledger_for_replaced_examples(tmp_path: Path) -> None:
+    path = tmp_path / "run.ledger"
+    with Ledger.open(path, adjacency="replace-one") as written:
+        written.spend(GaussianDpEvent(5.0))
+    asked = ["account", "--ledger", path, "--delta", "1e-6"]
+    for more in ([], ["--adjacency", "replace-one"]):
+        text = invoke(*asked, *more).stdout
+        assert f"({analytic_gaussian_epsilon(1e-6, 0.2):.4g}, 1e-06)-DP, replace-one adjacency" in text
+    assert_refused(
+        invoke(*asked, "--adjacency", "add-or-remove-one"), "adjacency: what was spent is known for"
+    )
+    assert_refused(invoke(*asked, "--group-size", "2"), "group_size: groups are of examples")
+    assert_refused(
+        invoke(*asked, "--rows-per-user", "2"), "rows_per_user: the ledger is for replace-one adjacency"
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        (["--group-size", "0"], "group_size must be at least 1"),
+        (["--group-size", "2", "--adjacency", "replace-one"], "group_size: groups are of examples"),
+        (["--group-size", "2", "--rows-per-user", "2"], "group_size: groups are of examples"),
+        (["--group-size", "2", "--steps-within", "3"], "steps_within: how many steps fit is known for one"),
+        (
+            ["--adjacency", "replace-one", "--steps-within", "3"],
+            "steps_within: how many steps fit is known for",
+        ),
+        (["--adjacency", "zero-out"], "adjacency: what was spent is known for add-or-remove-one"),
+    ],
+)
+def test_what_cannot_be_told_of_groups_is_refused(more: list[str], named: str) -> None:
+    assert_refused(invoke("account", *RUN, "--steps", "10", "--delta", "1e-6", *more), named)
+
+
+def test_the_best_attack_is_said_with_all_that_it_needs(ledger: Path) -> None:
+    for asked in (["--ledger", ledger], [*RUN, "--steps", "100"]):
+        attack = next(
+            line
+            for line in invoke("account", *asked, "--delta", "1e-6").stdout.splitlines()
+            if line.startswith("Best attack")
+        )
+        for words in (
+            "add-or-remove-one adjacency",
+            "released: the",
+            "on one example",
+            "advantage at most 0.0",
+        ):
+            assert words in attack

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
+from scipy.stats import norm
 from support.browser import dots, opened
 from support.runs import config
 
+from sparsedp.accounting import GaussianDpEvent, PrivacyStatement, epsilon_of, trade_off_curve
 from sparsedp.report import FinishedRun, write_report
-from sparsedp.report.run_report import auc_against_epsilon, privacy_card
+from sparsedp.report.run_report import auc_against_epsilon, privacy_card, trade_off_chart
 from sparsedp.runs import RunFolder
 
 STATEMENT = {
@@ -65,7 +68,7 @@ def test_a_comparison_in_the_browser(tmp_path: Path, browser: Any) -> None:
     report = write_report(runs, tmp_path / "report.html")
     assert report.stat().st_size < 200_000
     page, errors, requests = opened(browser, report, viewport={"width": 390, "height": 844})
-    assert [count > 0 for count in dots(page)] == [True] * 4
+    assert [count > 0 for count in dots(page)] == [True] * 5
     assert page.locator("script").count() == 0
     assert errors == []
     assert [url for url in requests if not url.startswith(("file:", "data:", "blob:"))] == []
@@ -77,6 +80,7 @@ def test_a_comparison_in_the_browser(tmp_path: Path, browser: Any) -> None:
         "DP-AdaFEST, epsilon 3",
         "add-or-remove-one",
         "AUC against epsilon",
+        "What an attacker can find out",
     ):
         assert words in text
     page.screenshot(path=tmp_path / "report.png", full_page=True)
@@ -181,6 +185,50 @@ def test_a_phone_shows_epsilon_and_delta_of_every_run_at_a_glance(tmp_path: Path
     assert top["y"] + top["height"] < 850  # the first screen
     assert errors == []
     page.context.close()
+
+
+def test_what_an_attacker_can_find_out(tmp_path: Path, browser: Any) -> None:
+    """A line for each private run, below guessing, legible on a phone; all that an advantage needs beside it."""
+    events = [(GaussianDpEvent(1.0), 1)]
+    told = PrivacyStatement(epsilon_of(events, 1e-5), 1e-5, "add-or-remove-one", "user", "the final model")
+    told = dataclasses.replace(told, trade_off=trade_off_curve(events))
+    runs = [finished(tmp_path / "one"), finished(tmp_path / "plain", "non-private")]
+    result = RunFolder(runs[0]).read_json("result")
+    assert result is not None
+    RunFolder(runs[0]).write_json("result", {**result, "statement": told.to_dict()})
+    run = FinishedRun.read(runs[0])
+    assert run.statement is not None
+    line, guessing = trade_off_chart([(run, run.statement)]).series
+    for x, y in zip(line.x, line.y, strict=True):
+        assert y == pytest.approx(norm.cdf(norm.isf(x) - 1), abs=0.01)
+    assert list(zip(guessing.x, guessing.y, strict=True)) == [(0, 1), (1, 0)]
+    page, errors, _ = opened(
+        browser, write_report(runs, tmp_path / "report.html"), viewport={"width": 400, "height": 850}
+    )
+    section = page.locator("section", has_text="What an attacker can find out")
+    for words in (
+        "on one user (add-or-remove-one adjacency, released: the final model)",
+        "advantage at most 0.383",
+    ):
+        assert words in section.inner_text()
+    chart = section.locator("svg.narrow").bounding_box()
+    assert chart["x"] >= 0
+    assert chart["x"] + chart["width"] <= 400
+    assert "least possible false negative rate" in section.locator("svg.narrow").text_content()
+    assert errors == []
+    page.context.close()
+
+
+def test_a_seeded_run_is_not_drawn_as_private(tmp_path: Path) -> None:
+    run = FinishedRun.read(finished(tmp_path / "run"))
+    run.result["statement"] = {**STATEMENT, "private": False, "notes": ["the noise is seeded"]}
+    assert run.statement is not None
+    assert trade_off_chart([(run, run.statement)]).series[0].name == "DP-AdaFEST, epsilon 2 (NOT PRIVATE)"
+
+
+def test_no_attacker_where_nothing_is_private(tmp_path: Path) -> None:
+    text = write_report([finished(tmp_path / "run", "non-private")], tmp_path / "report.html").read_text()
+    assert "What an attacker can find out" not in text
 
 
 def test_runs_on_the_same_data_have_a_joint_epsilon(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from support.runs import config
 from support.served import OwnModel, Served, raw_frame
 
+from sparsedp.accounting import PrivacyStatement
 from sparsedp.runs import RunFolder, load, train
 from sparsedp.runs.model_folder import ModelFolder, read_statement
 
@@ -192,3 +193,14 @@ def test_a_statement_is_read_from_either_folder(tmp_path: Path) -> None:
     assert read_statement(tmp_path) is None
     (tmp_path / "statement.json").write_text('{"private": false, "text": "NOT PRIVATE"}')
     assert read_statement(tmp_path) is None
+    told = PrivacyStatement(
+        1.0, 1e-6, "add-or-remove-one", "example", "it", trade_off={"profile": [[0.1, 0.01]]}
+    )
+    fields = told.to_dict()
+    (tmp_path / "statement.json").write_text(json.dumps(fields))
+    read = read_statement(tmp_path)
+    assert read == told
+    assert read.trade_off.advantage == told.trade_off.advantage
+    del fields["trade_off"]  # as earlier versions wrote it
+    (tmp_path / "statement.json").write_text(json.dumps(fields))
+    assert read_statement(tmp_path) == told

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from support.runs import config
 
-from sparsedp.accounting import Ledger, PrivacyStatement
+from sparsedp.accounting import Ledger, PrivacyStatement, TradeOffCurve
 from sparsedp.accounting.events import GaussianDpEvent, PoissonSampledDpEvent
 from sparsedp.runs import RunConfig, RunFolder, resume, stream, streaming
 from sparsedp.runs.evaluation import evaluate_run
@@ -59,6 +59,14 @@ def test_the_costliest_period_counts(tmp_path: Path) -> None:
     assert 1.5 < result.statement["epsilon"] <= 2.0
     assert result.statement["delta"] == pytest.approx(1 / 3000)
     assert "disjoint" in result.statement["notes"][0]
+    curve, alone = PrivacyStatement(**result.statement).trade_off, (result.statement["epsilon"], 1 / 3000)
+    periods = [
+        Ledger.read(path).statement(1 / 3000) for path in sorted(folder.path.glob("period-*/run.ledger"))
+    ]
+    assert len(periods) == 3
+    worst = max(period.trade_off.advantage for period in periods)
+    assert worst <= curve.advantage + 1e-9 <= 1.01 * worst
+    assert curve.advantage < TradeOffCurve([alone]).advantage  # which epsilon and delta alone would say
     assert "delta is that of the smallest period: by default a period's is 1 / (10 x" in str(
         PrivacyStatement(**result.statement)
     )

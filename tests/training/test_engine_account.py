@@ -9,7 +9,15 @@ from support.models import TwoTables
 from torch.optim import Optimizer
 
 import sparsedp as sdp
-from sparsedp.accounting import BudgetExceeded, GaussianDpEvent, PoissonSampledDpEvent, epsilon_of
+from sparsedp.accounting import (
+    BudgetExceeded,
+    GaussianDpEvent,
+    Ledger,
+    PoissonSampledDpEvent,
+    TradeOffCurve,
+    epsilon_of,
+    trade_off_curve,
+)
 from sparsedp.selection import adafest
 from sparsedp.training import Private
 from sparsedp.training import step as training_step
@@ -24,6 +32,20 @@ def test_the_statement_is_that_of_the_steps_taken() -> None:
     assert statement.unit == "example"
     expected = epsilon_of([(PoissonSampledDpEvent(0.1, GaussianDpEvent(1.0)), 7)], 1e-5)
     assert statement.epsilon == pytest.approx(expected, rel=1e-6)
+    curve = trade_off_curve([(PoissonSampledDpEvent(0.1, GaussianDpEvent(1.0)), 7)])
+    assert statement.trade_off.advantage == pytest.approx(curve.advantage, rel=1e-6)
+    assert statement.trade_off.advantage < TradeOffCurve([(statement.epsilon, 1e-5)]).advantage / 2
+
+
+def test_a_ledger_for_replaced_records_is_refused(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / "convex.ledger"
+    ledger = Ledger.open(path, adjacency="replace-one")
+    for poisson in (True, False):
+        with pytest.raises(ValueError, match=r"^ledger: .* is for replace-one adjacency, and training steps"):
+            make(engine=sdp.PrivacyEngine(ledger=ledger), poisson=poisson, expected_batch_size=20)
+    with pytest.raises(ValueError, match=r"^adjacency of the ledger .* is replace-one"):
+        sdp.PrivacyEngine(ledger=path)
+    assert ledger.events() == []
 
 
 def test_fixed_batches_are_accounted_without_amplification() -> None:

@@ -37,9 +37,17 @@ from sparsedp.accounting.events import (
     ZCDpEvent,
 )
 from sparsedp.accounting.filters import AdaptiveFilter, Filter, GDPFilter, RenyiFilter, ZCDPFilter
+from sparsedp.accounting.groups import (
+    group_delta_of,
+    group_epsilon_of,
+    group_trade_off_curve,
+    replace_one_delta_of,
+    replace_one_epsilon_of,
+)
 from sparsedp.accounting.ledger import Ledger
 from sparsedp.accounting.merge import merge_groups, merge_sigmas, split_sigma
 from sparsedp.accounting.statement import PrivacyStatement
+from sparsedp.accounting.trade_off import TradeOffCurve, mu_of, trade_off_curve
 from sparsedp.accounting.users import user_statement, user_step_event, user_unit
 
 __all__ = [
@@ -68,6 +76,7 @@ __all__ = [
     "RepeatAndSelectDpEvent",
     "SelfComposedDpEvent",
     "SparseVectorDpEvent",
+    "TradeOffCurve",
     "TruncatedSubsampledGaussianDpEvent",
     "WorstOfDpEvent",
     "ZCDPFilter",
@@ -79,10 +88,17 @@ __all__ = [
     "delta_of",
     "epsilon",
     "epsilon_of",
+    "group_delta_of",
+    "group_epsilon_of",
+    "group_trade_off_curve",
     "max_steps",
     "merge_groups",
     "merge_sigmas",
+    "mu_of",
+    "replace_one_delta_of",
+    "replace_one_epsilon_of",
     "split_sigma",
+    "trade_off_curve",
     "user_statement",
     "user_step_event",
     "user_unit",

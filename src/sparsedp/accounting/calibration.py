@@ -36,7 +36,8 @@ def epsilon_of(events: Events, delta: float) -> float:
     """Epsilon at `delta` of all these events together: one loss distribution, refined until it converges.
 
     Guarantee: an upper bound under add-or-remove-one adjacency, above the exact value by at most
-    `tolerance(epsilon)`; where that would take too large a grid, a `LooseEpsilonWarning` says so. Infinite
+    `tolerance(epsilon)` (for pure DP alone five times that); where that would
+    take too large a grid, a `LooseEpsilonWarning` says so. Infinite
     above 1e9, where nothing is protected. Results are cached on disk, under the serialised form of the events.
     """
     delta = check_delta(delta)

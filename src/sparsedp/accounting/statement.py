@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from dataclasses import fields as dataclass_fields
 from typing import Any
 
+from sparsedp.accounting.trade_off import REPORTED_RATES, TradeOffCurve
 from sparsedp.core.typed_fields import check_fields
 from sparsedp.core.validation import check_number, check_probability
 
@@ -24,6 +26,9 @@ class PrivacyStatement:
 
     `private` is False when the numbers do not hold for the run: the noise came from a known seed, or there was
     none. `notes` carry qualifications (for instance: "valid for the final model only").
+
+    `trade_off` is the curve of an attacker's error rates, or its JSON form; left out, it is what follows from epsilon
+    and delta alone, which is less than is known of most mechanisms. It is computed when it is first read.
     """
 
     epsilon: float
@@ -33,6 +38,7 @@ class PrivacyStatement:
     released: str
     private: bool = True
     notes: tuple[str, ...] = ()
+    trade_off: TradeOffCurve = field(default=None, compare=False, repr=False)  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", check_number("epsilon", self.epsilon))
@@ -45,6 +51,18 @@ class PrivacyStatement:
             if not getattr(self, name):
                 raise ValueError(f"{name} must not be empty: a guarantee without it cannot be read")
         object.__setattr__(self, "notes", tuple(self.notes))
+        object.__setattr__(self, "trade_off", self._curve(self.trade_off))
+
+    def _curve(self, given: TradeOffCurve | Mapping[str, Any] | None) -> TradeOffCurve:
+        stated = (self.epsilon, self.delta)
+        if isinstance(given, TradeOffCurve):
+            return given.with_point(*stated)
+        if given is None:
+            return TradeOffCurve([stated])
+        try:
+            return TradeOffCurve([stated, *given["profile"]])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"trade_off must have a profile of pairs (epsilon, delta) ({error})") from None
 
     def __str__(self) -> str:
         guarantee = (
@@ -59,6 +77,7 @@ class PrivacyStatement:
     def from_dict(cls, fields: Mapping[str, Any], where: str) -> PrivacyStatement:
         """The reverse of ``to_dict``; ``where`` the fields stand, for the message. Other fields are passed over."""
         try:
+            fields = {"trade_off": None, **fields}  # which earlier versions did not write
             known = {each.name: fields[each.name] for each in dataclass_fields(cls)}
             for name, kinds in {
                 "epsilon": (int, float),
@@ -73,6 +92,30 @@ class PrivacyStatement:
             raise ValueError(f"{where} is no privacy statement ({error})") from error
         return statement
 
+    def attack_text(self) -> str:
+        """What the best attacker can do, in words, with all that is needed to interpret it."""
+        curve = self.trade_off
+        found = " and ".join(
+            f"{curve.true_positive_rate(rate):.3g} at a false positive rate of {rate:g}"
+            for rate in REPORTED_RATES
+        )
+        words = (
+            f"Best attack on one {self.unit} ({self.adjacency} adjacency, released: {self.released}): advantage at most "
+            f"{curve.advantage:.3g}; true positive rate at most {found}"
+        )
+        if math.isfinite(mu := curve.mu(self.delta)):
+            words += f"; no better than telling N(0, 1) from N({mu:.3g}, 1), up to delta"
+        return words if self.private else f"NOT PRIVATE (a run with secure noise would have this: {words})"
+
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain values, for JSON."""
-        return {**asdict(self), "notes": list(self.notes)}
+        return {
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "adjacency": self.adjacency,
+            "unit": self.unit,
+            "released": self.released,
+            "private": self.private,
+            "notes": list(self.notes),
+            "trade_off": self.trade_off.to_json(self.delta),
+        }

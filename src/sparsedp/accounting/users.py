@@ -12,8 +12,10 @@ from sparsedp.accounting.events import (
     DpEvent,
     Events,
     GaussianDpEvent,
+    LaplaceDpEvent,
     MixtureOfGaussiansDpEvent,
     PoissonSampledDpEvent,
+    PureDpEvent,
 )
 from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE, PrivacyStatement
 from sparsedp.core.validation import check_count, check_positive, check_rate
@@ -56,20 +58,25 @@ def user_step_event(
 def events_of_users(events: Events, rows_per_user: int) -> list[tuple[DpEvent, int]]:
     """What was spent per example, as seen by a user of at most `rows_per_user` rows.
 
-    A step on a Poisson batch becomes `user_step_event`. A Gaussian on all data moves by at most `rows_per_user` times
-    what one row moves it, so its noise multiplier shrinks by that. Other events are refused.
+    A step on a Poisson batch becomes `user_step_event`. A release of all data moves by at most `rows_per_user` times
+    what one row moves it, so the noise multiplier of a Gaussian or a Laplace shrinks by that; the epsilon of a pure
+    event grows by it. Other events are refused.
     """
     rows = check_count("rows_per_user", rows_per_user, maximum=_MOST_ROWS)
     converted: list[tuple[DpEvent, int]] = []
     for event, count in events:
         if isinstance(event, GaussianDpEvent):
             of_user: DpEvent = GaussianDpEvent(event.noise_multiplier / rows)
+        elif isinstance(event, LaplaceDpEvent):
+            of_user = LaplaceDpEvent(event.noise_multiplier / rows)
+        elif isinstance(event, PureDpEvent):
+            of_user = PureDpEvent(event.epsilon * rows)
         elif isinstance(event, PoissonSampledDpEvent) and isinstance(event.event, GaussianDpEvent):
             of_user = user_step_event(event.event.noise_multiplier, event.sampling_probability, rows)
         else:
             raise ValueError(
                 f"rows_per_user: the price of {type(event).__name__} for a user is not known; only Gaussian releases, of "
-                "Poisson batches or of all data, can be converted"
+                "Poisson batches or of all data, Laplace and pure ones can be converted"
             )
         converted.append((of_user, count))
     return converted

@@ -18,9 +18,17 @@ from sparsedp.core.text_files import read_json_object
 if TYPE_CHECKING:
     from sparsedp.accounting.events import DpEvent
     from sparsedp.accounting.ledger import Ledger
+    from sparsedp.accounting.statement import PrivacyStatement
     from sparsedp.data.schema import Schema
 
 
+GroupSize = Annotated[int, typer.Option(help="Protect groups of up to so many examples.")]
+Adjacency = Annotated[
+    str | None,
+    typer.Option(
+        help="replace-one: for neighbours with one example replaced. Default: that of the run or ledger."
+    ),
+]
 PreparedData = Annotated[
     Path | None,
     typer.Option(
@@ -52,6 +60,8 @@ def account(
     rows_per_user: Annotated[
         int, typer.Option(help="Protect whole users, each with at most so many rows.")
     ] = 1,
+    group_size: GroupSize = 1,
+    adjacency: Adjacency = None,
     ledger: Annotated[Path | None, typer.Option(help="Read what was spent from this file.")] = None,
     data: PreparedData = None,
     epsilon: Annotated[float | None, typer.Option(help="Answer with the delta at this epsilon.")] = None,
@@ -81,6 +91,7 @@ def account(
             raise ValueError("data belongs to --ledger with --rows-per-user")
         spending, step = _planned(*run, rows_per_user, remaining=steps_within is not None)
         delta = _default_delta(examples) if delta is None else delta
+    spending = spending.under(adjacency).of_group(group_size)
     if epsilon is not None or curve or steps_within is not None:
         _answer(spending, step, delta, epsilon, steps_within, as_json)
     elif book is not None:
@@ -171,7 +182,12 @@ def _show_run(spending: Spending, noise_multiplier: float, delta: float, as_json
             f"noise_multiplier of {noise_multiplier:g} protects nothing in {taken} steps: epsilon is above "
             f"{LARGEST_LOSS:g}"
         )
-    typer.echo(json_text(statement.to_dict(), indent=2) if as_json else str(statement))
+    typer.echo(json_text(statement.to_dict(), indent=2) if as_json else _in_words(statement))
+
+
+def _in_words(statement: PrivacyStatement) -> str:
+    """The statement, and what the best attack can do."""
+    return f"{statement}\n{statement.attack_text()}"
 
 
 def _answer(
@@ -187,7 +203,7 @@ def _answer(
 
     if epsilon is not None:
         statement = spending.statement_at(check_epsilon(epsilon))
-        typer.echo(json_text(statement_json(statement), indent=2) if as_json else str(statement))
+        typer.echo(json_text(statement_json(statement), indent=2) if as_json else _in_words(statement))
     elif steps_within is not None:
         if step is None:
             raise ValueError("steps_within: the ledger holds no step on Poisson batches to count on with")
@@ -248,11 +264,14 @@ def _for_users(
     ledger: Ledger, spending: Spending, step: DpEvent | None, rows_per_user: int, data: Path | None
 ) -> tuple[Spending, DpEvent | None]:
     """What an example-level ledger costs a user; refused unless the data's schema proves the cap on a user's rows."""
+    from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE
     from sparsedp.accounting.users import events_of_users
     from sparsedp.core.validation import check_count
     from sparsedp.data.schema import Schema
 
     rows = check_count("rows_per_user", rows_per_user)
+    if ledger.adjacency != ADD_OR_REMOVE_ONE:
+        raise ValueError(f"rows_per_user: the ledger is for {ledger.adjacency} adjacency; leave it out")
     if ledger.unit != "example":
         raise ValueError(f"rows_per_user: the ledger is for the unit {ledger.unit!r} already; leave it out")
     settings = ledger.path.parent / "config.yaml"
@@ -323,7 +342,7 @@ def _show_ledger(ledger: Ledger, spending: Spending, delta: float, as_json: bool
         }
         typer.echo(json_text(spent, indent=2))
         return
-    typer.echo(f"Ledger {ledger.path}: {statement}")
+    typer.echo(f"Ledger {ledger.path}: {_in_words(statement)}")
     if ledger.budget:
         epsilon, delta = ledger.budget
         protected = f"{ledger.adjacency} adjacency, unit: {ledger.unit}"

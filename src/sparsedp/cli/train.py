@@ -254,5 +254,6 @@ def show_result(folder: Path, result: dict[str, Any], as_json: bool) -> None:
     else:
         from sparsedp.accounting import PrivacyStatement
 
-        typer.echo(str(PrivacyStatement(**statement)))
+        stated = PrivacyStatement(**statement)
+        typer.echo(f"{stated}\n{stated.attack_text()}")
     typer.echo(f"run folder: {folder}")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparsedp.accounting import Ledger, PrivacyStatement, epsilon_of
+from sparsedp.accounting import Ledger, PrivacyStatement, TradeOffCurve, epsilon_of, trade_off_curve
 from sparsedp.accounting.events import Events
 from sparsedp.report.finished_run import FinishedRun
 
@@ -54,9 +54,12 @@ def _together(group: Sequence[FinishedRun]) -> PrivacyStatement | None:
     if parts is None:
         epsilon, delta = sum(each.epsilon for each in statements), sum(each.delta for each in statements)
         note = "a ledger is missing, so the epsilons and the deltas of the statements were added"
+        curve = TradeOffCurve([(epsilon, min(delta, 1.0))])
     else:
         delta = min(each.delta for each in statements)
-        epsilon = max(epsilon_of(list(itertools.chain(*choice)), delta) for choice in _choices(parts))
+        choices = [list(itertools.chain(*choice)) for choice in _choices(parts)]
+        epsilon = max(epsilon_of(events, delta) for events in choices)
+        curve = TradeOffCurve.worst_of([trade_off_curve(events) for events in choices])
         note = "one loss distribution over all events of their ledgers"
     return PrivacyStatement(
         epsilon,
@@ -66,6 +69,7 @@ def _together(group: Sequence[FinishedRun]) -> PrivacyStatement | None:
         f"the results of all {len(stated)} private runs on the same data",
         all(each.private for each in statements),
         (note,),
+        curve,
     )
 
 

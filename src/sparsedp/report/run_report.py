@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from sparsedp.accounting import PrivacyStatement
 from sparsedp.report.chart import Curves, Dots, Series, chart_html
 from sparsedp.report.finished_run import FinishedRun
 from sparsedp.report.joint import JointCost, joint_costs
@@ -25,6 +26,7 @@ def write_report(paths: Sequence[str | Path], out: str | Path) -> Path:
     sections = [
         Section("What was trained", _settings(runs)),
         Section("Results", _results(runs)),
+        *_attacks(runs),
         *_charts(runs),
         Section("How to read this", _reading()),
     ]
@@ -192,6 +194,38 @@ def _number(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:,.0f}" if value >= 100 else f"{value:.4g}"
+
+
+_RATES = (0.0, 0.001, 0.003, 0.01, 0.03, 0.06, 0.1, 0.15, 0.2, 0.3, 0.4)
+"""False positive rates at which a trade-off curve is drawn, and at the rates that mirror them."""
+
+
+def _attacks(runs: Sequence[FinishedRun]) -> list[Section]:
+    """The error rates of the best possible attacker; nothing where no run is private."""
+    stated = [(run, run.statement) for run in runs if run.statement is not None]
+    if not stated:
+        return []
+    words = paragraph(
+        "An attacker who knows everything but one unit of the data says whether it was in. Whoever accuses fewer "
+        "outsiders (false positives) misses more insiders (false negatives): no attack on what was released has "
+        "error rates below a run's line. The diagonal is guessing."
+    )
+    words += "".join(paragraph(f"{run.name}: {each.attack_text()}", "quiet") for run, each in stated)
+    title = "What an attacker can find out"
+    return [Section(title, words + chart_html(trade_off_chart(stated), title))]
+
+
+def trade_off_chart(stated: Sequence[tuple[FinishedRun, PrivacyStatement]]) -> Curves:
+    """One line for each run: the least false negative rate at each false positive rate."""
+    series = []
+    for run, statement in stated:
+        left = [(rate, statement.trade_off(rate)) for rate in _RATES]
+        left = [(x, y) for x, y in left if x <= y]
+        points = left + [(y, x) for x, y in reversed(left)] + [(1.0, 0.0)]
+        name = run.name if statement.private else f"{run.name} (NOT PRIVATE)"
+        series.append(Series(name, [x for x, _ in points], [y for _, y in points]))
+    series.append(Series("guessing", [0.0, 1.0], [1.0, 0.0]))
+    return Curves(series, "false positive rate", "least possible false negative rate")
 
 
 def _charts(runs: Sequence[FinishedRun]) -> list[Section]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparsedp.accounting import calibrate, epsilon_of, split_sigma
+from sparsedp.accounting import calibrate, epsilon_of, split_sigma, trade_off_curve
 from sparsedp.accounting.events import DpEvent, Events, PoissonSampledDpEvent
 from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE, PrivacyStatement
 from sparsedp.runs.algorithms import selection_of
@@ -52,6 +52,7 @@ class RunCost:
             unit="example",
             released=f"the model after {self.steps} steps on Poisson batches" if final else released,
             notes=("valid for the final model only",) if final else (),
+            trade_off=trade_off_curve(self.events),
         )
 
 

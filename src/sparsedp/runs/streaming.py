@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sparsedp.accounting import BudgetExceeded, EpsilonCap, Ledger, PrivacyStatement
+from sparsedp.accounting import BudgetExceeded, EpsilonCap, Ledger, PrivacyStatement, TradeOffCurve
 from sparsedp.accounting.events import DpEvent
 from sparsedp.core.counts import SparseCounts
 from sparsedp.core.durable import keep_previous, previous_of
@@ -312,4 +312,5 @@ def _composed(statements: list[PrivacyStatement], delta: float | None) -> Privac
             else "delta is that of the smallest period: by default a period's is 1 / (10 x its own examples), which is "
             "more than 1 / (10 x all examples)",
         ),
+        trade_off=TradeOffCurve.worst_of([statement.trade_off for statement in statements]),
     )

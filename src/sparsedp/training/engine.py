@@ -12,7 +12,7 @@ from typing import Any, Literal
 from torch import nn
 from torch.optim import Optimizer
 
-from sparsedp.accounting import Ledger, PrivacyStatement, calibrate, epsilon_of
+from sparsedp.accounting import Ledger, PrivacyStatement, calibrate, epsilon_of, trade_off_curve
 from sparsedp.accounting.events import DpEvent, SelfComposedDpEvent
 from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE, ZERO_OUT
 from sparsedp.clipping import Capture
@@ -221,6 +221,11 @@ class PrivacyEngine:
                 f"unit={unit!r}: the ledger {self.ledger.path} is for the unit {self.ledger.unit!r}, and the costs of "
                 "different units do not add up; give another ledger"
             )
+        if self.ledger is not None and self.ledger.adjacency != ADD_OR_REMOVE_ONE:
+            raise ValueError(
+                f"ledger: {self.ledger.path} is for {self.ledger.adjacency} adjacency, and training steps are charged for "
+                f"{ADD_OR_REMOVE_ONE}; give another ledger"
+            )
         if self._new_ledger is not None:
             self.ledger = Ledger.open(self._new_ledger, unit=unit, private=self.source.is_private)
             self._new_ledger = None
@@ -326,6 +331,7 @@ class PrivacyEngine:
             released=released(accounts),
             private=not faults,
             notes=(*faults, *notes),
+            trade_off=trade_off_curve(self.events()),
         )
 
     def flush(self) -> None:

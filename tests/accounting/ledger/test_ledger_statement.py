@@ -99,3 +99,32 @@ def test_a_seeded_run_marks_every_later_statement(tmp_path):
     statement = Ledger.read(path).statement(1e-6)
     assert not statement.private
     assert str(statement).startswith("NOT PRIVATE")
+
+
+def test_a_ledger_for_replaced_records_says_so_and_takes_no_samples(tmp_path):
+    path = tmp_path / "convex.ledger"
+    with Ledger.open(path, adjacency="replace-one") as ledger:
+        ledger.spend(GaussianDpEvent(2.0))
+        for event in (STEP, ComposedDpEvent([STEP]), user_step_event(1.0, 0.1, 3)):
+            with pytest.raises(ValueError, match=r"^event: the cost of .* is known for add-or-remove-one"):
+                ledger.spend(event)
+            with pytest.raises(ValueError, match=r"^event: the cost of .* is known for add-or-remove-one"):
+                ledger.step_reserver(event)
+        assert ledger.events() == [(GaussianDpEvent(2.0), 1)]
+    statement = Ledger.read(path).statement(1e-6)
+    assert statement.adjacency == "replace-one"
+    assert statement.epsilon == epsilon_of([(GaussianDpEvent(2.0), 1)], 1e-6)
+    with pytest.raises(ValueError, match=r"adjacency of the ledger .* is replace-one, not add-or-remove-one"):
+        Ledger.open(path)  # whoever does not say so means the other one
+    Ledger.open(tmp_path / "other.ledger")
+    with pytest.raises(ValueError, match=r"adjacency of the ledger .* is add-or-remove-one, not replace-one"):
+        Ledger.open(tmp_path / "other.ledger", adjacency="replace-one")
+    with pytest.raises(ValueError, match=r"^adjacency must be add-or-remove-one or replace-one"):
+        Ledger.open(tmp_path / "third.ledger", adjacency="zero-out")
+    assert not (tmp_path / "third.ledger").exists()
+
+
+def test_the_statement_of_a_ledger_has_the_curve_of_all_its_events(tmp_path):
+    with Ledger.open(tmp_path / "data.ledger") as ledger:
+        ledger.spend(GaussianDpEvent(2.0), 4)
+        assert ledger.statement(1e-6).trade_off.advantage == pytest.approx(0.382925, rel=1e-5)

@@ -2,11 +2,12 @@
 
 import math
 
+import numpy as np
 import pytest
 from scipy.stats import norm
 
 from sparsedp.accounting import analytic_gaussian_delta, analytic_gaussian_epsilon
-from sparsedp.accounting.pld.chernoff import chernoff_delta, chernoff_epsilon
+from sparsedp.accounting.pld.chernoff import chernoff_delta, chernoff_deltas, chernoff_epsilon
 from sparsedp.accounting.pld.pairs import Gaussian, published_with, randomized_response
 from sparsedp.accounting.pld.sampling import PoissonSampled
 from sparsedp.accounting.pld.shifted_gaussians import gaussian_mixture
@@ -58,3 +59,11 @@ def test_mass_at_infinite_loss_is_not_lost():
     assert chernoff_epsilon(pairs, False, 1.9e-3) == math.inf
     assert chernoff_epsilon(pairs, False, 2.1e-3) < 2
     assert 2e-3 <= chernoff_delta(pairs, False, 5.0) < 2.01e-3
+
+
+def test_many_deltas_at_once_are_those_of_one_at_a_time():
+    pairs = [(PoissonSampled(Gaussian(1.0), 0.1), 20)]
+    epsilons = np.array([0.0, 0.5, 3.0])
+    found = chernoff_deltas(pairs, True, epsilons)
+    assert found == pytest.approx([chernoff_delta(pairs, True, epsilon) for epsilon in epsilons])
+    assert np.all(np.diff(found) <= 0)

@@ -7,7 +7,7 @@ from scipy.stats import binom
 from sparsedp.accounting import analytic_gaussian_delta, analytic_gaussian_epsilon
 from sparsedp.accounting.pld.grid import GridLoss, discretise
 from sparsedp.accounting.pld.pairs import Gaussian, randomized_response
-from sparsedp.accounting.pld.tilted import GridTooLarge, convolve
+from sparsedp.accounting.pld.tilted import GridTooLarge, TiltedLoss, convolve
 
 
 def many_responses(epsilon, count, at):
@@ -105,3 +105,17 @@ def test_grids_that_are_too_large_are_refused():
         loss.repeated(10_000, -30, -60, most=1000)
     # Lost from the top means infinite loss.
     assert loss.repeated(10, -5, -5).infinity > loss.repeated(10, -30, -60).infinity
+
+
+def test_many_deltas_at_once_are_those_of_one_at_a_time():
+    loss = discretise(Gaussian(0.3), 2**-8, 1e-15).tilted(0.0).repeated(25, -35, -60)
+    epsilons = np.array([0.0, 0.001, 0.5, 0.5 + 2**-8, 2.0, 6.0, 1000.0])
+    found = loss.deltas_at(epsilons)
+    assert found == pytest.approx([loss.delta_at(epsilon) for epsilon in epsilons], rel=1e-12)
+    assert found[-1] == loss.infinity
+    above = discretise(randomized_response(3.0), 2**-4, 1e-15).tilted(0.0)
+    only_above = TiltedLoss(above.step, 16, np.ones(1), 0.0, 0.0, 0.0)
+    assert only_above.deltas_at(np.array([0.5, 1.0])).tolist() == [
+        1.0,
+        0.0,
+    ]  # below the grid nothing is known

@@ -20,11 +20,13 @@ from sparsedp.accounting.calibration import epsilon_of
 from sparsedp.accounting.cap import EpsilonCap
 from sparsedp.accounting.event_json import event_key, event_to_json
 from sparsedp.accounting.events import Events
+from sparsedp.accounting.groups import is_sampled
 from sparsedp.accounting.ledger.file import LedgerBusy, LedgerFile
 from sparsedp.accounting.ledger.format import LedgerDamaged, Record
 from sparsedp.accounting.ledger.state import LedgerState, Run
 from sparsedp.accounting.ledger.step_reserver import StepReserver
-from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE, PrivacyStatement
+from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE, REPLACE_ONE, PrivacyStatement
+from sparsedp.accounting.trade_off import trade_off_curve
 from sparsedp.core.validation import check_count, check_delta, check_epsilon
 
 __all__ = ["Ledger", "LedgerBusy", "LedgerDamaged", "StepReserver"]
@@ -92,21 +94,26 @@ class Ledger:
         budget: tuple[float, float] | None = None,
         run: str = "run",
         unit: str | None = None,
+        adjacency: str = ADD_OR_REMOVE_ONE,
         private: bool = True,
     ) -> Ledger:
         """Open a ledger for writing; create it if there is none.
 
-        `budget` (epsilon, delta) and `unit` belong to the data set and are fixed when the ledger is made
-        (default: no budget, "example"); if given later they must agree. `run` names the run: the same one again
-        after a crash, another one for another training on the same data. `private=False` marks the run as
+        `budget` (epsilon, delta), `unit` and `adjacency` belong to the data set and are fixed when the ledger is made
+        (default: no budget, "example", add-or-remove-one); if given later they must agree. All events hold for the
+        adjacency: "replace-one" for noise multipliers relative to what replacing a record changes. Events on a sample
+        of the data are then refused, since their cost is known for add-or-remove-one. `run` names the run: the same
+        one again after a crash, another one for another training on the same data. `private=False` marks the run as
         seeded or without noise, which every later statement of the ledger repeats.
         """
         if budget is not None:
             budget = (check_epsilon(budget[0], "budget epsilon"), check_delta(budget[1], "budget delta"))
+        if adjacency not in (ADD_OR_REMOVE_ONE, REPLACE_ONE):
+            raise ValueError(f"adjacency must be {ADD_OR_REMOVE_ONE} or {REPLACE_ONE}, got {adjacency!r}")
         if unit == "":
             raise ValueError("unit must not be empty: say what one neighbour is, for instance 'example'")
         head = {
-            "adjacency": ADD_OR_REMOVE_ONE,
+            "adjacency": adjacency,
             "unit": unit or "example",
             "budget": {"epsilon": budget[0], "delta": budget[1]} if budget else None,
         }
@@ -115,6 +122,7 @@ class Ledger:
         if not made:
             ledger._refuse_mismatch("budget", budget, ledger.budget)
             ledger._refuse_mismatch("unit", unit, ledger.unit)
+            ledger._refuse_mismatch("adjacency", adjacency, ledger.adjacency)
         return ledger
 
     @classmethod
@@ -196,6 +204,7 @@ class Ledger:
             released=self.released(events),
             private=all(run.private for run in self.runs),
             notes=self.notices,
+            trade_off=trade_off_curve(events),
         )
 
     def released(self, events: Events) -> str:
@@ -220,6 +229,7 @@ class Ledger:
         then exceed it.
         """
         self._refuse_reader()
+        self._refuse_sampled(event)
         key = event_key(event)
         step_reserver = StepReserver(
             key,
@@ -281,6 +291,7 @@ class Ledger:
         Returns how many were entered, and the seconds it took to write them to disk.
         """
         self._refuse_reader()
+        self._refuse_sampled(event)
         returned_unused = False
         with self._mutex:
             while True:
@@ -351,6 +362,13 @@ class Ledger:
     def _refuse_reader(self) -> None:
         if self._run is None:
             raise ValueError(f"{self.path} was opened for reading only")
+
+    def _refuse_sampled(self, event: DpEvent) -> None:
+        if self.adjacency != ADD_OR_REMOVE_ONE and is_sampled(event):
+            raise ValueError(
+                f"event: the cost of {type(event).__name__} is known for {ADD_OR_REMOVE_ONE} adjacency, and the ledger "
+                f"{self.path} is for {self.adjacency}; nothing was spent"
+            )
 
     def _refuse_mismatch(self, name: str, requested: object, recorded: object) -> None:
         if requested is not None and requested != recorded:

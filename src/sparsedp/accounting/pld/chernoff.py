@@ -33,8 +33,14 @@ def chernoff_epsilon(pairs: Pairs, reverse: bool, delta: float) -> float:
 
 def chernoff_delta(pairs: Pairs, reverse: bool, epsilon: float) -> float:
     """An upper bound on delta at `epsilon`, by the same means."""
+    return float(chernoff_deltas(pairs, reverse, np.array([epsilon]))[0])
+
+
+def chernoff_deltas(pairs: Pairs, reverse: bool, epsilons: F64) -> F64:
+    """The same at each of many epsilons."""
     log_growth, infinity = _growth(pairs, reverse, 1e-300)
-    return min(infinity + math.exp(min(float(np.min(log_growth - _TILTS * epsilon)), 0.0)), 1.0)
+    log_delta = np.min(log_growth - np.outer(epsilons, _TILTS), axis=1)
+    return np.asarray(np.minimum(infinity + np.exp(np.minimum(log_delta, 0.0)), 1.0), dtype=np.float64)
 
 
 def _growth(pairs: Pairs, reverse: bool, tail: float) -> tuple[F64, float]:

@@ -15,7 +15,7 @@ import numpy as np
 from sparsedp.accounting.analytic_gaussian import analytic_gaussian_delta, analytic_gaussian_epsilon
 from sparsedp.accounting.events import Events
 from sparsedp.accounting.pld.chernoff import chernoff_delta, chernoff_epsilon
-from sparsedp.accounting.pld.dominating import dominating_pairs, merged
+from sparsedp.accounting.pld.dominating import dominating_pairs, largest_loss, merged
 from sparsedp.accounting.pld.one_sided import ROUNDING, OneSidedPld, Pairs, PldEstimate
 from sparsedp.accounting.pld.pairs import LARGEST_LOSS, Gaussian, NoPrivacy, Unresolved
 from sparsedp.accounting.pld.tilted import GridTooLarge, TiltedLoss
@@ -31,6 +31,7 @@ _RELATIVE = 1e-3  # how far above the exact delta a bound may lie
 _STEEP = 1e6
 _DROWNED = 0.5  # with more noise than this part of delta, a grid tells nothing
 _NOT_WORTH_A_GRID = 1e5  # whether such an epsilon is off by a part in a hundred is of no interest
+_ULPS = 1e-14  # what adding up floats may lose
 _LEAST = -690.0  # ln of about the smallest delta that is told from zero
 
 
@@ -53,10 +54,10 @@ def epsilon_answer(events: Events, delta: float, slack: float = 1.0) -> Answer:
     (first, count), *others = pairs
     if isinstance(first, Gaussian) and not others:
         return _checked(Answer(analytic_gaussian_epsilon(delta, first.mu * math.sqrt(count))))
-    if _total_variation(pairs) <= delta:
+    if total_variation(pairs) <= delta:
         return Answer(0.0)
-    worst = Answer(0.0)
-    for reverse in _directions(pairs):
+    worst, largest = Answer(0.0), _pure_epsilon(pairs)
+    for reverse in directions(pairs):
         try:
             answer = _epsilon_one_way(pairs, reverse, delta, slack, worst.epsilon)
         except Unresolved:
@@ -64,6 +65,8 @@ def epsilon_answer(events: Events, delta: float, slack: float = 1.0) -> Answer:
         if not answer.converged:
             answer = Answer(min(answer.epsilon, chernoff_epsilon(pairs, reverse, delta)), converged=False)
         worst = max(worst, answer, key=lambda answer: answer.epsilon)
+    if largest < math.inf and worst.epsilon >= largest:
+        return _checked(Answer(largest, worst.converged))
     if worst.converged or not all(has_renyi(event) for event, _ in merged(events)):
         return _checked(worst)
     return _checked(Answer(min(worst.epsilon, renyi_epsilon(merged(events), delta)), converged=False))
@@ -85,13 +88,13 @@ def delta_bound(events: Events, epsilon: float) -> float:
     if isinstance(first, Gaussian) and not others:
         return analytic_gaussian_delta(epsilon, first.mu * math.sqrt(count))
     worst = 0.0
-    for reverse in _directions(pairs):
+    for reverse in directions(pairs):
         try:
             bound = _delta_one_way(pairs, reverse, epsilon)
         except Unresolved:
             bound = chernoff_delta(pairs, reverse, epsilon)
         worst = max(worst, bound)
-    return min(worst, _total_variation(pairs))
+    return min(worst, total_variation(pairs))
 
 
 def _delta_one_way(pairs: Pairs, reverse: bool, epsilon: float) -> float:
@@ -118,7 +121,13 @@ def _delta_one_way(pairs: Pairs, reverse: bool, epsilon: float) -> float:
     return min(math.exp(best) * (1 + ROUNDING), 1.0) if best > _LEAST else 0.0
 
 
-def _total_variation(pairs: Pairs) -> float:
+def _pure_epsilon(pairs: Pairs) -> float:
+    """The sum of the largest losses, infinite where one has no limit: there delta is 0, whatever rounded losses say."""
+    losses = [(largest_loss(pair), count) for pair, count in pairs]
+    return sum(math.inf if loss is None else count * loss for loss, count in losses) * (1 + _ULPS)
+
+
+def total_variation(pairs: Pairs) -> float:
     """A bound on the delta at epsilon 0, which is the total variation: 1 - product of (1 - that of each factor)."""
     log_agreement = 0.0
     for pair, count in pairs:
@@ -127,7 +136,8 @@ def _total_variation(pairs: Pairs) -> float:
     return -math.expm1(log_agreement)
 
 
-def _directions(pairs: Pairs) -> tuple[bool, ...]:
+def directions(pairs: Pairs) -> tuple[bool, ...]:
+    """The directions that differ, as values of `reverse`."""
     return (False,) if all(pair.symmetric for pair, _ in pairs) else (False, True)
 
 

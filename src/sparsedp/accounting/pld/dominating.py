@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
 from dp_accounting import dp_event
 
 from sparsedp.accounting import events as ev
@@ -27,7 +28,7 @@ from sparsedp.accounting.pld.pairs import (
     published_with,
     randomized_response,
 )
-from sparsedp.accounting.pld.sampling import PoissonSampled
+from sparsedp.accounting.pld.sampling import PoissonSampled, sampled_loss
 from sparsedp.accounting.pld.shifted_gaussians import gaussian_mixture, truncated_poisson_gaussian
 from sparsedp.accounting.pld.sparse_vector import sparse_vector_pairs
 from sparsedp.accounting.renyi import check_renyi, has_renyi, renyi_pair
@@ -89,7 +90,7 @@ class _Collector:
         count = check_releases("count", count)  # draws and positives may be whole floats
         if isinstance(pair, Gaussian):  # what sampling at rate 1 leaves: it counts with the other Gaussians
             self.gaussian(pair.mu, count)
-        elif _largest_loss(pair) > LARGEST_LOSS:
+        elif not isinstance(pair, PoissonSampled) and (largest_loss(pair) or 0.0) > LARGEST_LOSS:
             raise NoPrivacy
         else:
             self.pairs.append((pair, count))
@@ -103,15 +104,19 @@ class _Collector:
         return pairs
 
 
-def _largest_loss(pair: Pair) -> float:
-    """The pure epsilon of a pair, where there is one; 0 for a pair whose losses have no limit."""
+def largest_loss(pair: Pair) -> float | None:
+    """The pure epsilon of a pair, in both directions; None for one whose losses have no limit."""
     if isinstance(pair, BoundedRange):
         return pair.epsilon
     if isinstance(pair, Weighted):
-        return max(_largest_loss(pair.first), _largest_loss(pair.second))
+        first, second = largest_loss(pair.first), largest_loss(pair.second)
+        return None if first is None or second is None else max(first, second)
     if isinstance(pair, Atoms) and pair.symmetric and pair.infinity == 0:
         return float(pair.losses[-1])
-    return 0.0
+    if isinstance(pair, PoissonSampled) and (inner := largest_loss(pair.pair)) is not None:
+        # Reversed it is -ln(1 - rate + rate e^-loss), which is less: a harmonic mean is below the arithmetic one.
+        return float(sampled_loss(np.array(inner), pair.rate))
+    return None
 
 
 def dominating_pairs(events: ev.Events) -> Pairs:

@@ -60,6 +60,30 @@ class TiltedLoss:
         log_mass = self.log_scale - self.tilt * epsilon + math.log(mass) if mass > 0 else -math.inf
         return min(1.0, self.infinity + math.exp(min(log_mass, 0.0)))
 
+    def deltas_at(self, epsilons: F64) -> F64:
+        """`delta_at` each of ascending epsilons >= 0, of losses without a tilt, in one pass over the grid.
+
+        With epsilon rising by a gap, 1 - e^(epsilon - loss) falls by (1 - e^-gap) e^(next epsilon - loss): deltas are
+        added up from the last epsilon to the first, all terms positive.
+        """
+        assert self.tilt == 0
+        edges = np.append(np.searchsorted(self.losses, epsilons, side="right"), len(self.losses))
+        mass = self.weights * math.exp(self.log_scale)
+        deltas = np.full(len(epsilons), self.infinity)
+        total = later = next_epsilon = (
+            0.0  # delta, and the mass times e^(epsilon - loss), at the next epsilon
+        )
+        for i in range(len(epsilons) - 1, -1, -1):
+            fall = math.exp(epsilons[i] - next_epsilon) if i + 1 < len(epsilons) else 0.0
+            gap = self.losses[edges[i] : edges[i + 1]] - epsilons[i]
+            between = mass[edges[i] : edges[i + 1]]
+            total += (1 - fall) * later + weighted_sum(between, -np.expm1(-gap))
+            later = fall * later + weighted_sum(between, np.exp(-gap))
+            next_epsilon = float(epsilons[i])
+            deltas[i] += total
+        deltas[epsilons < self.losses[0]] = 1.0
+        return np.asarray(np.minimum(deltas, 1.0), dtype=np.float64)
+
     def epsilon_at(self, delta: float) -> float:
         """An upper bound on the least epsilon >= 0 with delta at most `delta`; infinite if `infinity` passes it."""
         if self.infinity >= delta:
