@@ -68,7 +68,7 @@ def _run(setup: RunSetup, on_progress: OnProgress | None) -> Result:
         if folder.checkpoint.exists():
             run_stats = trainer.resume(whole_checkpoint(folder.checkpoint))
         elif any((trainer.choose_once(folder.choice), trainer.lower_rates(config, training))):
-            trainer.save(folder.checkpoint, run_stats)  # at once: after a crash the rates would be charged again
+            trainer.save(folder.checkpoint, run_stats)  # at once: a crash would charge the rates again
         folder.discard_after(trainer.steps_taken)
         evaluation = _loop(setup, trainer, held_out, run_stats, on_progress)
         if trainer.calibrate(config, training):
