@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ import torch
 from support.command_line import assert_refused, invoke
 from support.runs import TINY, config
 
-from sparsedp.runs import RunFolder
+from sparsedp.runs import RunFolder, evaluation
+from sparsedp.runs.evaluation import Evaluation
 
 torch.set_num_threads(1)
 TRAIN = ["train", "--data", "generated:2000", "--algorithm", "adafest", "--epsilon", "2", "--out"]
@@ -47,6 +49,16 @@ def test_evaluate(run: Path) -> None:
         name: result[name] for name in ("auc", "log_loss", "held_out_rows", "constant_log_loss")
     }
     assert "on 300 rows" in invoke("evaluate", run, "--data", "generated:300").stdout
+
+
+def test_evaluate_warns_of_a_log_loss_above_that_of_a_constant(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Evaluation(auc=0.6, log_loss=0.7, rows=10, constant_log_loss=0.6)
+    monkeypatch.setattr(evaluation, "evaluate_run", lambda *_: found)
+    assert "worse than that of predicting the mean rate" in invoke("evaluate", run).stdout
+    found = replace(found, log_loss=0.5)
+    assert "worse" not in invoke("evaluate", run).stdout
 
 
 def test_a_stream_at_the_command_line(tmp_path: Path) -> None:

@@ -183,6 +183,8 @@ def evaluate(
         figures = f"{accuracy}AUC {metrics.auc:.4f}, log-loss {shown_log_loss(metrics.log_loss)}"
         figures += f" (constant prediction: {metrics.constant_log_loss:.4f})"
         typer.echo(f"{figures} on {metrics.rows:,} rows")
+        if metrics.is_worse_than_constant:
+            typer.echo(f"warning: {WORSE}")
 
 
 @contextmanager
