@@ -12,6 +12,7 @@ import torch
 from support.command_line import assert_refused, invoke
 from support.runs import TINY, config
 
+from sparsedp.cli.train import show_result
 from sparsedp.runs import RunFolder, evaluation
 from sparsedp.runs.evaluation import Evaluation
 
@@ -153,3 +154,12 @@ def test_data_and_epsilon_are_enough(tmp_path: Path) -> None:
     assert ("warning: the log-loss is worse" in done.stdout) == result["worse_than_constant"]
     assert chosen.is_complete
     assert chosen.model_options == {**TINY, "table_scale": 20.0}
+
+
+def test_an_output_that_was_not_calibrated_is_said(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = RunFolder(run).read_json("result")
+    assert result is not None
+    show_result(run, result, as_json=False)
+    assert "calibration_mu" not in capsys.readouterr().out
+    show_result(run, {**result, "calibrated": False}, as_json=False)
+    assert "the bias and scale of the output were not fitted (calibration_mu)" in capsys.readouterr().out

@@ -106,6 +106,7 @@ def test_what_cannot_be_trained_is_refused_before_it_is_paid(tmp_path: Path) -> 
     assert not (tmp_path / "best").exists()
 
 
+@pytest.mark.slow
 def test_settings_left_open_are_chosen_for_what_a_run_may_spend() -> None:
     base = RunConfig(data="generated:600", epsilon=4.0)
     (planned, _) = tuning.plan_search(base, {"learning_rate": [0.1, 0.2]}).configs

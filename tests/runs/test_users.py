@@ -156,6 +156,7 @@ def test_users_too_few_to_evaluate_are_refused_before_anything_is_spent(tmp_path
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_recipe_has_the_noise_that_the_run_trains_with(visits: Path) -> None:
     left_open = {"data": str(visits), "epsilon": 4.0, "unit": "user", "user_sampling": "rows"}
     found = choose(RunConfig.parse(left_open), ClickData.open(visits))

@@ -62,6 +62,8 @@ class Result:
     """Why fewer steps were taken than planned: epsilon is a cap, and crashes may have used up a part of it."""
     lost_steps: int = 0
     """Steps lost in crashes: charged, and not in the model."""
+    calibrated: bool | None = None
+    """Whether the output was calibrated; False where crashes have used up what was reserved for it, None unasked."""
     periods: int | None = None
     """Streaming: how many periods were trained on."""
     next_period_auc: list[float] | None = None
