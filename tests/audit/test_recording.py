@@ -269,3 +269,10 @@ def test_only_an_inner_example_is_taken_out() -> None:
     for index in (0, 39, -1, 40, [], [3, 39]):
         with pytest.raises(ValueError, match=r"^index must lie strictly between 0 and 39"):
             replay(one_pass, clicks(), index)
+
+
+def test_a_replay_that_moved_nothing_says_that_it_is_no_evidence() -> None:
+    idle = replay(lambda _: None, clicks(), EXAMPLE)
+    assert not idle.faults
+    assert "no evidence" in str(idle)
+    assert "no evidence" not in str(replay(training(), clicks(), EXAMPLE))

@@ -31,6 +31,25 @@ def test_a_sweep_as_table_and_as_json(tmp_path: Path) -> None:
     assert "spent_epsilon" in again.stdout
     assert "add-or-remove-one adjacency, unit: example" in again.stdout
     assert pl.read_parquet(tmp_path / "out" / "results.parquet").height == 2
+    change_first(tmp_path / "out", "result.json", '"log_loss": ', '"log_loss": 9')
+    change_first(tmp_path / "out", "config.yaml", "unit: example", "unit: user")
+    changed = invoke("sweep", asked, "--out", tmp_path / "out").stdout
+    assert "of 2 runs the log-loss is worse than that of predicting the mean rate" in changed
+    assert "add-or-remove-one adjacency, unit: example or user" in changed
+
+
+def change_first(out: Path, file: str, old: str, new: str) -> None:
+    """As if the first run had ended otherwise."""
+    path = min((out / "runs").iterdir()) / file
+    path.write_text(path.read_text().replace(old, new, 1))
+
+
+def test_a_sweep_whose_runs_all_diverge_is_one_line(tmp_path: Path) -> None:
+    asked = plan(tmp_path / "sweep.yaml", {"learning_rate": [1e38]})
+    with pytest.warns(UserWarning, match="diverged"):
+        shown = invoke("sweep", asked, "--out", tmp_path / "out")
+    assert shown.exit_code == 2
+    assert "no run could be finished" in shown.stderr
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ import torch
 from support.command_line import assert_refused, invoke
 from support.runs import TINY, config
 
-from sparsedp.runs import RunFolder
+from sparsedp.cli.train import show_result
+from sparsedp.runs import RunFolder, evaluation
+from sparsedp.runs.evaluation import Evaluation
 
 torch.set_num_threads(1)
 TRAIN = ["train", "--data", "generated:2000", "--algorithm", "adafest", "--epsilon", "2", "--out"]
@@ -47,6 +50,16 @@ def test_evaluate(run: Path) -> None:
         name: result[name] for name in ("auc", "log_loss", "held_out_rows", "constant_log_loss")
     }
     assert "on 300 rows" in invoke("evaluate", run, "--data", "generated:300").stdout
+
+
+def test_evaluate_warns_of_a_log_loss_above_that_of_a_constant(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Evaluation(auc=0.6, log_loss=0.7, rows=10, constant_log_loss=0.6)
+    monkeypatch.setattr(evaluation, "evaluate_run", lambda *_: found)
+    assert "worse than that of predicting the mean rate" in invoke("evaluate", run).stdout
+    found = replace(found, log_loss=0.5)
+    assert "worse" not in invoke("evaluate", run).stdout
 
 
 def test_a_stream_at_the_command_line(tmp_path: Path) -> None:
@@ -141,3 +154,12 @@ def test_data_and_epsilon_are_enough(tmp_path: Path) -> None:
     assert ("warning: the log-loss is worse" in done.stdout) == result["worse_than_constant"]
     assert chosen.is_complete
     assert chosen.model_options == {**TINY, "table_scale": 20.0}
+
+
+def test_an_output_that_was_not_calibrated_is_said(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = RunFolder(run).read_json("result")
+    assert result is not None
+    show_result(run, result, as_json=False)
+    assert "calibration_mu" not in capsys.readouterr().out
+    show_result(run, {**result, "calibrated": False}, as_json=False)
+    assert "the bias and scale of the output were not fitted (calibration_mu)" in capsys.readouterr().out

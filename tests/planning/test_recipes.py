@@ -12,6 +12,7 @@ import pytest
 from sparsedp.core.tables import TableShape
 from sparsedp.planning import recipe
 from sparsedp.planning.recipes import MOST_EPOCHS, PIECE, TABLE_NOISE
+from sparsedp.planning.users import plan_users
 
 LARGE = [TableShape("user", 1_000_000, 8), TableShape("item", 5000, 8)]
 SMALL = [TableShape("user", 600, 8), TableShape("item", 900, 8)]
@@ -52,6 +53,34 @@ def test_the_noise_of_adagrad_ends_there_too(steps: int) -> None:
     noise = np.random.default_rng(5).normal(scale=1e-3, size=(steps, 100_000))
     walk = (noise / np.sqrt(np.cumsum(noise**2, axis=0))).sum(axis=0) * found.table_learning_rate
     assert walk.std() * found.table_scale == pytest.approx(TABLE_NOISE, rel=0.25)
+
+
+def test_rows_of_users_have_the_noise_of_users() -> None:
+    """Single rows are drawn, of users with 20 each: the noise is that of ``plan_users``, and the rates follow it."""
+    drawn = made(examples=20_000, units=1000, rows_per_unit=20, sample="rows")
+    planned = plan_users(
+        epsilon=1.0,
+        users=1000,
+        rows_per_user=20,
+        expected_batch_size=drawn.expected_batch_size,
+        epochs=drawn.epochs,
+    )
+    assert drawn.noise_multiplier == planned.row_noise_multiplier > 10
+    a_step = drawn.noise_multiplier * drawn.max_grad_norm / drawn.expected_batch_size
+    walked = drawn.table_learning_rate * drawn.table_scale * a_step * math.sqrt(drawn.steps)
+    assert walked == pytest.approx(TABLE_NOISE, rel=0.05)
+    assert "1,000 users" in drawn.warnings[0]
+
+
+def test_without_privacy_a_batch_of_users_has_as_many_examples() -> None:
+    by_user = made(examples=20_000, units=1000, rows_per_unit=20, epsilon=None)
+    assert by_user.expected_batch_size == made(examples=20_000, epsilon=None).expected_batch_size // 20
+    assert made(examples=60, units=3, rows_per_unit=20, epsilon=None).expected_batch_size == 1
+
+
+def test_the_reason_of_the_batch_is_what_decided_it() -> None:
+    assert "at most" in made().reasons["expected_batch_size"]
+    assert "in these epochs" in made(epochs=0.3).reasons["expected_batch_size"]
 
 
 def test_more_budget_or_data_means_longer_training() -> None:

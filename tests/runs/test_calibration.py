@@ -17,7 +17,7 @@ from sparsedp.accounting import GaussianDpEvent, Ledger, PoissonSampledDpEvent, 
 from sparsedp.data import ClickData
 from sparsedp.data.batch import Batch
 from sparsedp.randomness import NoiseSource
-from sparsedp.runs import RunFolder, train
+from sparsedp.runs import RunFolder, resume, train
 from sparsedp.runs.calibration import (
     EDGES,
     calibrate_output,
@@ -27,6 +27,7 @@ from sparsedp.runs.calibration import (
     weights_of,
 )
 from sparsedp.runs.sources import fresh_model, open_data
+from sparsedp.runs.training import Progress
 
 MU = 0.2
 
@@ -117,11 +118,35 @@ def test_a_run_pays_for_it_within_its_epsilon(tmp_path: Path) -> None:
     assert [count for event, count in events if isinstance(event, GaussianDpEvent)] == [1]
     assert sum(count for event, count in events if isinstance(event, PoissonSampledDpEvent)) == result.steps
     assert result.steps == result.planned_steps
+    assert result.calibrated
     assert epsilon_of(events, asked.delta_for(result.training_rows)) <= 2.0 * (1 + 1e-6)
     plain = train(config("lazy"), tmp_path / "plain")
     assert plain.noise_multiplier is not None
     assert result.noise_multiplier is not None
     assert result.noise_multiplier > plain.noise_multiplier
+    assert plain.calibrated is None
+
+
+@pytest.mark.slow
+def test_a_run_that_crashes_left_without_it_says_so(tmp_path: Path) -> None:
+    def stop(progress: Progress) -> None:
+        raise KeyboardInterrupt
+
+    asked = config(
+        "lazy", data="generated:400", calibration_mu=0.5, expected_batch_size=20, checkpoint_every=1000
+    )
+    with pytest.raises(KeyboardInterrupt):
+        train(asked, tmp_path / "run", stop)
+    with pytest.raises(KeyboardInterrupt):
+        resume(tmp_path / "run", stop)
+    result = resume(tmp_path / "run")
+    assert result.lost_steps == 2
+    assert result.calibrated is False
+    assert not [
+        event
+        for event, _ in Ledger.read(RunFolder(tmp_path / "run").ledger).events()
+        if isinstance(event, GaussianDpEvent)
+    ]
 
 
 @pytest.mark.parametrize("model", ["pctr", "dlrm"])

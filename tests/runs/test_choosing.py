@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
+from sparsedp.data import Columns, HashRule, Label, Table, prepare
 from sparsedp.runs import RunConfig
 from sparsedp.runs.choosing import Chosen, choose, completed, plan_for
 from sparsedp.runs.config import Choices
@@ -97,3 +100,34 @@ def test_choices_are_refused_before_they_are_made() -> None:
 def test_ones_own_table_rate_is_not_lowered_for_small_tables(given: dict[str, Any]) -> None:
     assert chosen().config.read_share_mu is not None
     assert chosen(**given).config.read_share_mu is None
+
+
+def prepared(folder: Path, rows: int, *, multi_hot: tuple[str, ...] = ()) -> str:
+    frame = {"y": [n // 7 % 2 for n in range(rows)], "a": ["p"] * rows, "genres": ["x|y"] * rows}
+    pl.DataFrame(frame).write_csv(folder / "rows.csv")
+    columns = Columns(label=Label.parse("y"), categorical=("a",), multi_hot=multi_hot)
+    rules = {name: HashRule(10) for name in ("a", *multi_hot)}
+    prepare(Table.of([folder / "rows.csv"], columns), folder / "data", rules)
+    return str(folder / "data")
+
+
+@pytest.mark.parametrize("fill", [lambda config: plan_for(config.data, epsilon=1.0), completed])
+def test_data_without_a_training_row_is_refused_in_words(tmp_path: Path, fill: Any) -> None:
+    data = prepared(tmp_path, 1)
+    with pytest.raises(ValueError, match="none remain to train on"):
+        fill(RunConfig(data=data, epsilon=1.0))
+
+
+def test_labels_that_cannot_be_measured_are_refused_before_a_choice_is_printed(tmp_path: Path) -> None:
+    data = prepared(tmp_path, 3)
+    with pytest.raises(ValueError, match="holdout: "):
+        completed(RunConfig(data=data, epsilon=1.0))
+    assert plan_for(data, epsilon=1.0).examples == 2  # a plan reads no label
+
+
+def test_a_model_that_does_not_fit_the_columns_is_refused_in_words(tmp_path: Path) -> None:
+    data = prepared(tmp_path, 40, multi_hot=("genres",))
+    with pytest.raises(ValueError, match="model pctr has no multi-hot features"):
+        completed(RunConfig(data=data, epsilon=1.0, model="pctr"))
+    with pytest.raises(ValueError, match="model_options: dims must be one width a table, got 2 for 26"):
+        chosen(model_options={"dims": [4, 4]})

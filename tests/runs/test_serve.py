@@ -112,3 +112,19 @@ def test_files_are_read_in_batches(tmp_path: Path) -> None:
     assert rows[0] == {"x": "1", "y": "2"}
     (tmp_path / "b.txt").write_text("1\t2\n3\t4\n")
     assert next(serve.read_rows(str(tmp_path / "b.txt"), ["y", "I1", "C1"])) == {"I1": "1", "C1": "2"}
+    (tmp_path / "c.csv").write_text("\ufeffx,y\r\n1,2\r\n", encoding="utf-8")
+    assert list(serve.read_rows(str(tmp_path / "c.csv"), None)) == [{"x": "1", "y": "2"}]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("x,y\n1,2\n1\n", "line 3: not 2 columns"),
+        ("x,y\n1,2,3\n", "line 2: not 2"),
+        ("x,x\n1,2\n", "two columns"),
+    ],
+)
+def test_lines_that_cannot_be_read_are_not_guessed(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(ValueError, match=words):
+        list(serve.read_rows(str(tmp_path / "a.csv"), None))

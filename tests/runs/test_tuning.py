@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -12,10 +13,14 @@ import pytest
 from safetensors import safe_open
 from support.runs import config
 
+from sparsedp import load
 from sparsedp.accounting import GaussianDpEvent, Ledger, RepeatAndSelectDpEvent
 from sparsedp.accounting.event_json import event_key
-from sparsedp.runs import RunConfig, RunFolder, tune, tuning
-from sparsedp.runs.evaluation import evaluate_run
+from sparsedp.runs import RunConfig, RunFolder, start, training, tune, tuning
+from sparsedp.runs.choosing import choose
+from sparsedp.runs.evaluation import Evaluation, evaluate_run
+from sparsedp.runs.result import Diverged
+from sparsedp.runs.sources import open_data
 from sparsedp.runs.training import Progress
 
 GRID = {"learning_rate": [0.1, 1.0], "max_grad_norm": [1.0, 5.0]}
@@ -62,7 +67,8 @@ def test_the_ledger_holds_one_event_for_the_whole_search(searched: tuple[Path, l
 
 def test_the_best_run_is_released_and_nothing_of_the_others(searched: tuple[Path, list[Any]]) -> None:
     out, seen = searched
-    assert [path.name for path in (out / "private").iterdir()] == []
+    assert not (out / "private").exists()
+    assert len({path.stat().st_mtime for path in (out, *out.iterdir())}) == 1  # nothing of how long it took
     tuned = RunFolder(out).read_json("tuning")
     assert tuned is not None
     assert tuned["score"] == 0.9
@@ -86,15 +92,82 @@ def test_the_folder_is_that_of_a_run(searched: tuple[Path, list[Any]]) -> None:
         tune(asked(), GRID, out, runs=3)
 
 
+def test_the_best_run_predicts(searched: tuple[Path, list[Any]]) -> None:
+    model = load(searched[0])
+    predicted = model.predict_proba({name: [1, None, 2] for name in model.columns})
+    assert predicted.shape == (3,)
+    assert model.statement is not None
+    assert "one price" in str(model.statement)
+
+
+def test_what_cannot_be_trained_is_refused_before_it_is_paid(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="hidden"):
+        tune(asked(), {"model_options": [{"hidden": [4]}, {"hidden": [0]}]}, tmp_path / "best")
+    assert not (tmp_path / "best").exists()
+
+
+@pytest.mark.slow
+def test_settings_left_open_are_chosen_for_what_a_run_may_spend() -> None:
+    base = RunConfig(data="generated:600", epsilon=4.0)
+    (planned, _) = tuning.plan_search(base, {"learning_rate": [0.1, 0.2]}).configs
+    chosen = choose(
+        base.model_copy(update={"epsilon": 2.0, "learning_rate": 0.1}), open_data(base.data)
+    ).config
+    assert planned.table_learning_rate == chosen.table_learning_rate
+    assert planned.expected_batch_size == chosen.expected_batch_size
+
+
+def diverging(first: int) -> Any:
+    """``start``, but that the first so many runs have weights that are not finite."""
+    begun: list[Path] = []
+
+    def begin(config: RunConfig, path: Path, on_progress: Any) -> Any:
+        begun.append(path)
+        rate = 1e38 if len(begun) <= first else 1.0
+        return start(config.model_copy(update={"learning_rate": rate}), path, on_progress)
+
+    return begin
+
+
+def test_a_run_that_diverges_is_not_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "draw_repetitions", lambda **_: 2)
+    monkeypatch.setattr(tuning, "start", diverging(first=1))
+    tune(asked(), GRID, tmp_path / "best")
+    tuned = RunFolder(tmp_path / "best").read_json("tuning")
+    assert tuned is not None
+    assert tuned["score"] > -100
+
+
+def test_a_search_whose_runs_all_diverge_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "draw_repetitions", lambda **_: 2)
+    monkeypatch.setattr(tuning, "start", diverging(first=2))
+    for _ in range(2):  # also when it is asked again
+        with pytest.raises(Diverged, match="stays spent"):
+            tune(asked(), GRID, tmp_path / "best")
+    assert len(Ledger.read(RunFolder(tmp_path / "best").ledger).events()) == 1
+
+
+def test_predictions_that_are_not_finite_count_by_the_noisy_score_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluation = Evaluation(auc=0.5, log_loss=float("inf"), rows=60, constant_log_loss=0.5)
+    monkeypatch.setattr(training, "evaluate", lambda *_: evaluation)
+    monkeypatch.setattr(tuning, "draw_repetitions", lambda **_: 2)
+    monkeypatch.setattr(tuning, "noisy_score", lambda *_, **__: -0.5)
+    with pytest.raises(Diverged):
+        tune(asked(), GRID, tmp_path / "best")
+    assert json.loads((tmp_path / "best" / "private" / "search.json").read_text())["scores"] == [-0.5, -0.5]
+
+
 def test_a_kill_at_the_very_end_leaves_nothing_behind(
     searched: tuple[Path, list[Any]], tmp_path: Path
 ) -> None:
     shutil.copytree(searched[0], tmp_path / "best")
-    (tmp_path / "best" / "private" / "run-0001").mkdir()
+    (tmp_path / "best" / "private" / "run-0001").mkdir(parents=True)
     (tmp_path / "best" / "private" / "search.json").write_text("{}")
     result = tune(asked(), GRID, tmp_path / "best", runs=3)
     assert asdict(result) == RunFolder(tmp_path / "best").read_json("result")
-    assert list((tmp_path / "best" / "private").iterdir()) == []
+    assert not (tmp_path / "best" / "private").exists()
 
 
 def test_an_interrupted_search_goes_on_and_is_charged_once(

@@ -14,7 +14,8 @@ from sparsedp.data import ClickData, Columns, HashRule, Label, Table, prepare
 from sparsedp.runs import RunConfig, RunFolder, calibration, train
 from sparsedp.runs.choosing import choose
 from sparsedp.runs.evaluation import evaluate_run
-from sparsedp.runs.sources import split
+from sparsedp.runs.sources import fresh_model, split
+from sparsedp.runs.trainer import PrivateTrainer
 from sparsedp.runs.users import user_sampler
 
 
@@ -153,3 +154,20 @@ def test_users_too_few_to_evaluate_are_refused_before_anything_is_spent(tmp_path
     with pytest.raises(ValueError, match=r"^holdout: .*hold out (more|less)$"):
         train(config(tmp_path / "data", expected_batch_size=1), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_a_recipe_has_the_noise_that_the_run_trains_with(visits: Path) -> None:
+    left_open = {"data": str(visits), "epsilon": 4.0, "unit": "user", "user_sampling": "rows"}
+    found = choose(RunConfig.parse(left_open), ClickData.open(visits))
+    run = PrivateTrainer(
+        found.config, fresh_model(found.config, ClickData.open(visits)), split_of(found.config, visits), None
+    )
+    assert run.engine.noise_multiplier == pytest.approx(found.recipe.noise_multiplier, rel=0.02)
+    run.close()
+
+
+def split_of(config: RunConfig, data: Path) -> ClickData:
+    training = split(config, ClickData.open(data))[0]
+    assert isinstance(training, ClickData)
+    return training

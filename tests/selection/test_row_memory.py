@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from itertools import product
 
@@ -295,3 +296,14 @@ def test_a_memory_of_the_map_without_noise_is_caught(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(ContributionMap, "select", faulty)
     result = run_audit(120, steps=3, sigma=6.0)
     assert result.refuted, str(result)
+
+
+def test_a_memory_that_would_train_nearly_all_rows_by_chance_is_said() -> None:
+    """2,000 false positives are a fifth of 10,000 rows, and 1 in 500 of a million."""
+    selection = sdp.AdaFEST(memory_false_positives=2000)
+    for rows, said in ((10_000, True), (1_000_000, False)):
+        space = selection.partition_tables([TableShape("table", rows, 8)])
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            selection.rule(space, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=10)
+        assert ["memory_share: 0.2 of the rows" in str(each.message) for each in found] == [True] * said

@@ -88,7 +88,8 @@ class ReplayResult:
         return max((charge.observed.share_of(charge.claimed) for charge in self.charges), default=0.0)
 
     def __str__(self) -> str:
-        verdict = "; ".join(self.faults) if self.faults else "every draw within its claim"
+        passed = "every draw within its claim" if self.moved else "no evidence, as no draw was moved"
+        verdict = "; ".join(self.faults) if self.faults else passed
         return (
             f"{len(self.charges)} charges, {self.moved} of them moved by the example, which {self.samples} batches "
             f"held; at most {self.largest_share:.3f} of a claim used: {verdict}"

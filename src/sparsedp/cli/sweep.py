@@ -24,9 +24,11 @@ def sweep(
 
     The options replace settings of the plan's base.
     """
+    import polars as pl
     from rich.console import Console
     from rich.progress import Progress, TextColumn
 
+    from sparsedp.cli.train import WORSE
     from sparsedp.runs.sweep import RESULTS, Sweep
     from sparsedp.runs.sweep import sweep as run_sweep
 
@@ -45,12 +47,19 @@ def sweep(
     if as_json:
         typer.echo(results.write_json())
         return
+    if results.is_empty():
+        raise ValueError("sweep: no run could be finished; the warnings above say why")
     varied = [name for grid in plan_with_settings.grids for name in grid]
     shown = [*dict.fromkeys(varied), "auc", "log_loss", "reduction", "spent_epsilon"]
     Console(width=160).print(_table(results.select(shown).sort("auc", descending=True)))
-    if results["spent_epsilon"].is_not_null().any():
+    worse = results.filter(pl.col("log_loss") > pl.col("constant_log_loss")).height
+    if worse:
+        typer.echo(f"warning: in {worse:,} of {results.height:,} runs {WORSE}")
+    private = results.filter(pl.col("spent_epsilon").is_not_null())
+    if private.height:
+        units = " or ".join(sorted(set(private["unit"])))
         typer.echo(
-            "spent_epsilon is each run's own, add-or-remove-one adjacency, unit: example, released as its statement.json "
+            f"spent_epsilon is each run's own, add-or-remove-one adjacency, unit: {units}, released as its statement.json "
             "says; to publish the best of them costs more (sparsedp tune)"
         )
     typer.echo(f"results: {out / RESULTS}")

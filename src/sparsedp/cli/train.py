@@ -183,6 +183,8 @@ def evaluate(
         figures = f"{accuracy}AUC {metrics.auc:.4f}, log-loss {shown_log_loss(metrics.log_loss)}"
         figures += f" (constant prediction: {metrics.constant_log_loss:.4f})"
         typer.echo(f"{figures} on {metrics.rows:,} rows")
+        if metrics.is_worse_than_constant:
+            typer.echo(f"warning: {WORSE}")
 
 
 @contextmanager
@@ -246,6 +248,11 @@ def show_result(folder: Path, result: dict[str, Any], as_json: bool) -> None:
         typer.echo(f"stopped after {steps:,} of {planned:,} planned steps: {result['stopped']}")
     if result["lost_steps"]:
         typer.echo(f"{result['lost_steps']:,} steps lost in interruptions stay charged, within epsilon")
+    if result.get("calibrated") is False:
+        typer.echo(
+            "warning: the bias and scale of the output were not fitted (calibration_mu): interruptions have used up "
+            "what was reserved for it, so the scores may be too low or too sure"
+        )
     statement = result["statement"]
     if statement is None:
         from sparsedp.runs.result import NOT_PRIVATE

@@ -15,6 +15,13 @@ from sparsedp.models.layers import EMBEDDING_STD, check_sizes, embedding, mlp
 HIDDEN = (598, 598, 598, 598)
 
 
+def check_columns(schema: Schema) -> None:
+    """Refuse data with columns that the model does not read."""
+    if schema.multi_hot:
+        names = ", ".join(feature.name for feature in schema.multi_hot)
+        raise ValueError(f"model pctr has no multi-hot features ({names}); use dlrm")
+
+
 class PCTR(nn.Module):
     """One embedding a feature and the log-transformed numbers, through four layers of 598 to one logit.
 
@@ -62,9 +69,7 @@ class PCTR(nn.Module):
         table_scale: float = 1.0,
     ) -> PCTR:
         """Build the model for a prepared folder."""
-        if schema.multi_hot:
-            names = ", ".join(feature.name for feature in schema.multi_hot)
-            raise ValueError(f"model pctr has no multi-hot features ({names}); use dlrm")
+        check_columns(schema)
         sizes = schema.vocabulary_sizes
         return cls(
             sizes,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sparsedp.accounting.analytic_gaussian import analytic_gaussian_epsilon
@@ -58,14 +59,20 @@ class RunBudget:
         """How many steps a loop over the loader takes."""
         return steps_in(self.epochs, steps_per_epoch(self.sampling_rate))
 
-    def calibrate(self, *one_off_events: DpEvent) -> float:
-        """The noise multiplier at which all steps, and these events once, cost the budget."""
+    def calibrate(
+        self, *one_off_events: DpEvent, step_event: Callable[[float], DpEvent] | None = None
+    ) -> float:
+        """The noise multiplier at which all steps, and these events once, cost the budget.
+
+        ``step_event``: what a step at a noise multiplier costs; default: a Gaussian on a Poisson batch.
+        """
         return calibrate(
             target_epsilon=self.epsilon,
             target_delta=self.delta,
             sampling_rate=self.sampling_rate,
             steps=self.steps,
             extra_events=one_off_events,
+            step_event=step_event,
         )
 
     def top_k_mu(self, mu: float | None) -> float:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from sparsedp.accounting.analytic_gaussian import analytic_gaussian_sigma
+from sparsedp.accounting.users import user_step_event
 from sparsedp.core.defaults import DEFAULT_ALWAYS_ON_ROWS, default_delta, default_mu
 from sparsedp.core.steps import steps_per_epoch
 from sparsedp.core.tables import TableShape
@@ -23,6 +24,7 @@ noise of the result; so many are enough for the rates below to be stable."""
 NOISE_AT_KNEE = 1.2
 """The noise multiplier that the batch is chosen for: at half the batch the noise in the mean gradient is 30% higher,
 at twice the batch 12% lower."""
+LARGER_BATCH = "larger would lower the noise by 12% at most"
 MOST_EPOCHS = 8.0
 """Of a private run, unless more are allowed: more pay at a large epsilon only."""
 TABLE_SCALE = 20.0
@@ -105,6 +107,7 @@ def recipe(
     algorithm: str | None = None,
     units: int | None = None,
     rows_per_unit: int = 1,
+    sample: Literal["users", "rows"] = "users",
     max_epochs: float = MOST_EPOCHS,
     epochs: float | None = None,
     expected_batch_size: int | None = None,
@@ -126,8 +129,9 @@ def recipe(
     algorithm
         Settings for this one; default: the recipe chooses.
     units, rows_per_unit
-        Where privacy is for units (users) that have up to ``rows_per_unit`` examples each: how many units there are.
-        A batch is then a number of units.
+        Where privacy is for users that have up to ``rows_per_unit`` examples each: how many users there are.
+    sample
+        Whether a batch then draws users, and is a number of them, or single examples of theirs.
     max_epochs
         The most passes over the data that a private run may take.
     epochs, expected_batch_size, max_grad_norm
@@ -141,10 +145,11 @@ def recipe(
     rows_per_unit = check_count("rows_per_unit", rows_per_unit)
     table_scale = check_positive("table_scale", table_scale)
     if epsilon is None or algorithm == "non-private":
-        return _without_privacy(examples)
-    members = examples if units is None else check_count("units", units)
+        return _without_privacy(examples, rows_per_unit if sample == "users" else 1)
+    protected = examples if units is None else check_count("units", units)
+    members = protected if sample == "users" else examples
     epsilon = check_epsilon(epsilon)
-    delta = check_delta(default_delta(members) if delta is None else delta)
+    delta = check_delta(default_delta(protected) if delta is None else delta)
     batch = _Batch.chosen(
         members,
         epsilon,
@@ -152,7 +157,9 @@ def recipe(
         check_positive("max_epochs", max_epochs),
         epochs=None if epochs is None else check_positive("epochs", epochs),
         size=None if expected_batch_size is None else check_count("expected_batch_size", expected_batch_size),
+        of_one=rows_per_unit if sample == "rows" else 1,
     )
+    rows_of_each = rows_per_unit if sample == "users" else 1
     chosen, why = _algorithm(shapes, released, algorithm)
     usual = CLIP if table_scale != 1.0 else CLIP_UNSCALED
     clip = usual if max_grad_norm is None else check_positive("max_grad_norm", max_grad_norm)
@@ -164,7 +171,7 @@ def recipe(
         algorithm=chosen,
         epochs=batch.epochs,
         expected_batch_size=batch.size,
-        physical_batch_size=max(PIECE, rows_per_unit) if batch.size * rows_per_unit > PIECE else None,
+        physical_batch_size=max(PIECE, rows_of_each) if batch.size * rows_of_each > PIECE else None,
         max_grad_norm=clip,
         optimizer=optimizer,
         learning_rate=_rounded(dense_rate),
@@ -173,11 +180,11 @@ def recipe(
         table_scale=table_scale,
         read_share_mu=_rounded(READ_SHARE * batch.mu) if table_optimizer == "sgd" else None,
         calibration_mu=_rounded(min(MOST_CALIBRATION, CALIBRATION * batch.mu)),
-        selection=_selection(chosen, shapes, members, batch),
+        selection=_selection(chosen, shapes, protected, batch),
         noise_multiplier=batch.noise_multiplier,
         steps=batch.steps,
         reasons={"algorithm": why, **_reasons(batch, clip, noise, table_scale)},
-        warnings=_warnings(chosen, shapes, members, epsilon),
+        warnings=_warnings(chosen, shapes, protected, epsilon, "examples" if units is None else "users"),
     )
 
 
@@ -190,7 +197,8 @@ class _Batch:
     steps: int
     noise_multiplier: float
     mu: float
-    is_limited: bool
+    limit: str
+    """Why the batch is not larger."""
 
     @classmethod
     def chosen(
@@ -202,11 +210,14 @@ class _Batch:
         *,
         epochs: float | None,
         size: int | None,
+        of_one: int,
     ) -> _Batch:
         """``STEPS`` steps at the knee of the noise, or as near as ``max_epochs`` or what is given allow.
 
         In the Gaussian limit the budget is ``mu = q sqrt(T (e^(1/sigma^2) - 1))``, solved for the sampling rate q.
+        Where single rows are drawn of users that have ``of_one`` of them, the rate is the same and the noise higher.
         """
+        given = epochs is not None
         mu = 1.0 / analytic_gaussian_sigma(epsilon, delta)
         knee = mu / math.sqrt(STEPS * math.expm1(NOISE_AT_KNEE**-2))
         most = max_epochs / STEPS
@@ -216,7 +227,15 @@ class _Batch:
             steps = min(STEPS, max(1, math.floor(max_epochs * members / size)))
             epochs = steps / steps_per_epoch(size / members)
         budget = RunBudget.checked(epsilon, delta, members, size, epochs)
-        return cls(size, epochs, budget.steps, budget.calibrate(), mu, is_limited=knee > most)
+        noise = budget.calibrate(
+            step_event=None
+            if of_one == 1
+            else lambda sigma: user_step_event(sigma, budget.sampling_rate, of_one)
+        )
+        limit = "as large as max_epochs allow" if knee > most else LARGER_BATCH
+        return cls(
+            size, epochs, budget.steps, noise, mu, f"{STEPS} steps in these epochs" if given else limit
+        )
 
 
 def _noise_at_rate_one(table_optimizer: str, steps: int, noise: float) -> float:
@@ -264,12 +283,9 @@ def _selection(
 
 def _reasons(batch: _Batch, clip: float, noise: float, scale: float) -> dict[str, str]:
     """A line for each choice but the algorithm."""
-    limit = (
-        "as large as max_epochs allow" if batch.is_limited else "larger would lower the noise by 12% at most"
-    )
     scaled = f"; the model multiplies its tables by {scale:g}, so that they share it" if scale != 1.0 else ""
     return {
-        "expected_batch_size": f"noise multiplier {batch.noise_multiplier:.2f}: {limit}",
+        "expected_batch_size": f"noise multiplier {batch.noise_multiplier:.2f}: {batch.limit}",
         "epochs": f"{batch.steps:,} steps, enough for these rates",
         "max_grad_norm": f"above the norm of most examples{scaled}",
         "optimizer": "finds the scale of each layer's gradient from the released gradients, at no price",
@@ -284,7 +300,9 @@ def _reasons(batch: _Batch, clip: float, noise: float, scale: float) -> dict[str
     }
 
 
-def _warnings(algorithm: str, shapes: Sequence[TableShape], members: int, epsilon: float) -> tuple[str, ...]:
+def _warnings(
+    algorithm: str, shapes: Sequence[TableShape], protected: int, epsilon: float, whom: str
+) -> tuple[str, ...]:
     """What the user should know before training."""
     found = []
     selects = algorithm not in ("lazy", "dp-sgd")
@@ -295,17 +313,20 @@ def _warnings(algorithm: str, shapes: Sequence[TableShape], members: int, epsilo
             f"{small / total:.0%} of the tables' coordinates are in tables of at most {DEFAULT_ALWAYS_ON_ROWS} rows: "
             f"{algorithm} makes the gradient at most {total / max(small, 1):.1f} times smaller; dp-sgd loses less"
         )
-    if members * epsilon < 3000:
+    if protected * epsilon < 3000:
         found.append(
-            f"{members:,} examples at epsilon {epsilon:g} are few: expect little more than the mean click rate"
+            f"{protected:,} {whom} at epsilon {epsilon:g} are few: expect little more than the mean click rate"
         )
     return tuple(found)
 
 
-def _without_privacy(examples: int) -> Recipe:
-    """The baseline: small batches; plain SGD, under which rows that are read seldom do not learn them by heart."""
+def _without_privacy(examples: int, rows_of_each: int) -> Recipe:
+    """The baseline: small batches; plain SGD, under which rows that are read seldom do not learn them by heart.
+
+    A batch draws users of ``rows_of_each`` examples.
+    """
     _, batch, epochs, rate, table_rate = next(each for each in PLAIN if examples <= each[0])
-    batch = min(batch, max(1, examples // 10))
+    batch = max(1, min(batch, examples // 10) // rows_of_each)
     return Recipe(
         algorithm="non-private",
         epochs=epochs,
@@ -317,7 +338,7 @@ def _without_privacy(examples: int) -> Recipe:
         table_optimizer="sgd",
         table_learning_rate=table_rate,
         table_scale=1.0,
-        steps=math.ceil(epochs * examples / batch),
+        steps=math.ceil(epochs * examples / (batch * rows_of_each)),
         reasons={
             "algorithm": "as asked",
             "expected_batch_size": "without noise small batches learn most from each example",

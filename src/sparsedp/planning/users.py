@@ -6,7 +6,6 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from sparsedp.accounting.calibration import calibrate
 from sparsedp.accounting.statement import PrivacyStatement
 from sparsedp.accounting.users import user_step_event
 from sparsedp.core.defaults import default_delta
@@ -68,12 +67,8 @@ def plan_users(
     users, rows = check_count("users", users), check_count("rows_per_user", rows_per_user)
     delta = default_delta(users) if delta is None else delta
     budget = RunBudget.checked(epsilon, delta, users * rows, expected_batch_size, epochs)
-    row_noise_multiplier = calibrate(
-        target_epsilon=budget.epsilon,
-        target_delta=budget.delta,
-        sampling_rate=budget.sampling_rate,
-        steps=budget.steps,
-        step_event=lambda sigma: user_step_event(sigma, budget.sampling_rate, rows),
+    row_noise_multiplier = budget.calibrate(
+        step_event=lambda sigma: user_step_event(sigma, budget.sampling_rate, rows)
     )
     return UserPlan(
         statement=replace(budget.statement(), unit="user"),

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from sparsedp.core.tables import TableShape
 from sparsedp.data import ClickData
 from sparsedp.data.schema import Schema
+from sparsedp.models.pctr import check_columns
 from sparsedp.planning.recipes import TABLE_SCALE, Recipe, recipe
 from sparsedp.runs.config import Choices, RunConfig
 from sparsedp.runs.data_location import fit_to_data
-from sparsedp.runs.sources import open_data, split, split_periods
+from sparsedp.runs.sources import NOTHING_TO_TRAIN_ON, check_split, open_data, split, split_periods
 from sparsedp.runs.text_config import TextConfig
-from sparsedp.runs.users import population, units, user_sampler
+from sparsedp.runs.users import user_sampler
 
 WIDTH = 8
 HIDDEN = (64, 32)
@@ -50,22 +51,26 @@ def completed(config: RunConfig, *, processes: bool = False) -> tuple[RunConfig,
     if isinstance(config, TextConfig) or config.is_complete:
         return config, []
     config, notes = fit_to_data(config)
-    made = choose(config, open_data(config.data), processes=processes)
+    data = open_data(config.data)
+    user_sampler(config, data)
+    check_split(config, data)
+    made = choose(config, data, processes=processes)
     return made.config, [*notes, *made.lines()]
 
 
 def choose(config: RunConfig, data: ClickData, *, processes: bool = False) -> Chosen:
     """Fill the gaps of ``config`` for ``data``; ``processes``: it will train on several of them."""
-    drawn, protected, rows_of_each = _training_rows(config, data)
+    population = _training_rows(config, data)
     options = _model_options(config, data.schema)
     every_step = processes or config.period is not None or config.table_optimizer not in (None, "sgd")
     made = recipe(
-        examples=drawn * rows_of_each,
-        units=drawn,
-        rows_per_unit=rows_of_each,
+        examples=population.examples,
+        units=population.users,
+        rows_per_unit=population.rows_per_user,
+        sample=config.user_sampling,
         tables=tables_of(data.schema, options),
         epsilon=config.epsilon,
-        delta=None if config.epsilon is None else config.delta_for(protected),
+        delta=None if config.epsilon is None else config.delta_for(population.protected),
         released="steps" if every_step else "final",
         algorithm=config.algorithm,
         epochs=config.epochs,
@@ -95,7 +100,7 @@ def choose(config: RunConfig, data: ClickData, *, processes: bool = False) -> Ch
     filled["model_options"] = options  # the config's own are in them
     filled = {name: value for name, value in filled.items() if getattr(config, name) != value}
     complete = RunConfig.parse({**config.model_dump(), **filled})
-    return Chosen(complete, made, tuple(filled), protected)
+    return Chosen(complete, made, tuple(filled), population.protected)
 
 
 def plan_for(source: str, **settings: Any) -> Chosen:
@@ -108,24 +113,41 @@ def tables_of(schema: Schema, options: dict[str, Any]) -> list[TableShape]:
     """The tables that a click model has for this schema."""
     sizes = [*schema.vocabulary_sizes, *(feature.rows for feature in schema.multi_hot)]
     widths = options.get("dims") or [options.get("dim", WIDTH)] * len(sizes)
+    if len(widths) != len(sizes):
+        raise ValueError(
+            f"model_options: dims must be one width a table, got {len(widths)} for {len(sizes)} tables"
+        )
     return [
         TableShape(f"table-{number}", rows, width)
         for number, (rows, width) in enumerate(zip(sizes, widths, strict=True), start=1)
     ]
 
 
-def _training_rows(config: RunConfig, data: ClickData) -> tuple[int, int, int]:
-    """(how many a batch is drawn from, how many are protected, the most rows of one that is drawn).
+class _Population(NamedTuple):
+    """Public numbers of a run's training rows; of a streaming run the shortest period's."""
 
-    Of a streaming run the first two are the shortest period's.
-    """
+    examples: int
+    users: int | None = None
+    """Where users are protected."""
+    rows_per_user: int = 1
+
+    @property
+    def protected(self) -> int:
+        """How many the guarantee is for."""
+        return self.examples if self.users is None else self.users
+
+
+def _training_rows(config: RunConfig, data: ClickData) -> _Population:
     if config.period is not None:
-        shortest = min(len(period) for period in split_periods(config, data)[0])
-        return shortest, shortest, 1
+        return _Population(min(len(period) for period in split_periods(config, data)[0]))
+    user_sampler(config, data)  # refuses data without users
     training = split(config, data)[0]
+    if not len(training):
+        raise ValueError(NOTHING_TO_TRAIN_ON)
     sampler = user_sampler(config, training)
-    rows = sampler.rows_per_user if sampler is not None and sampler.sample == "users" else 1
-    return population(training, sampler), units(training, sampler), rows
+    if sampler is None:
+        return _Population(len(training))
+    return _Population(len(sampler), sampler.users, sampler.rows_per_user)
 
 
 def _model_options(config: RunConfig, schema: Schema) -> dict[str, Any]:
@@ -133,6 +155,8 @@ def _model_options(config: RunConfig, schema: Schema) -> dict[str, Any]:
     options = dict(config.model_options)
     if config.model not in ("pctr", "dlrm"):
         return options
+    if config.model == "pctr":
+        check_columns(schema)
     if not options and config.model == "pctr":
         options = {"hidden": list(HIDDEN), "dims": [WIDTH] * len(schema.vocabulary_sizes)}
     elif not options:

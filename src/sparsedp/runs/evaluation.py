@@ -33,6 +33,11 @@ class Evaluation:
     accuracy: float | None = None
     """Of a text classifier; its AUC is the mean over classes of each against the others."""
 
+    @property
+    def is_worse_than_constant(self) -> bool:
+        """Whether the log-loss is above that of a constant: the scores are then no probabilities."""
+        return self.log_loss > self.constant_log_loss
+
 
 @torch.no_grad()
 def evaluate(model: nn.Module, data: ClickData | TextData) -> Evaluation:

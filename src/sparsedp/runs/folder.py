@@ -57,6 +57,11 @@ class RunFolder:
         return self.path / "model.safetensors"
 
     @property
+    def unusable_weights(self) -> Path:
+        """Those of a run whose predictions are not finite, though its weights are."""
+        return self.path / "private" / "model.safetensors"
+
+    @property
     def tensorboard(self) -> Path:
         """TensorBoard's events."""
         return self.path / "tensorboard"

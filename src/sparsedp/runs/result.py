@@ -63,6 +63,8 @@ class Result:
     """Why fewer steps were taken than planned: epsilon is a cap, and crashes may have used up a part of it."""
     lost_steps: int = 0
     """Steps lost in crashes: charged, and not in the model."""
+    calibrated: bool | None = None
+    """Whether the output was calibrated; False where crashes have used up what was reserved for it, None unasked."""
     periods: int | None = None
     """Streaming: how many periods were trained on."""
     next_period_auc: list[float] | None = None
@@ -94,7 +96,7 @@ def _undefined(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 class Diverged(ValueError):
-    """A run whose model is not finite. Its folder is kept, without weights, and marked by ``failed.json``."""
+    """A run whose model is not finite. Its folder is kept, without weights to use, and marked by ``failed.json``."""
 
 
 def finish_run(
@@ -114,16 +116,19 @@ def finish_run(
     """
     if statement is not None:
         folder.write_json("statement", statement.to_dict())
-    _require_finite(folder, model, evaluation, run_stats.steps)
     privacy = str(statement) if statement else NOT_PRIVATE
-    write_weights(
-        model, folder.weights, privacy=privacy, without=withheld
-    )  # state_dict applies pending noise
+    broken = [name for name, value in model.state_dict().items() if not bool(value.isfinite().all())]
+    finite = math.isfinite(evaluation.log_loss)
+    if not broken:  # state_dict applies pending noise
+        weights = folder.weights if finite else folder.unusable_weights
+        write_weights(model, weights, privacy=privacy, without=withheld)
+    if broken or not finite:
+        raise _diverged(folder, broken, run_stats.steps)
     result = Result(
         auc=evaluation.auc,
         log_loss=evaluation.log_loss,
         constant_log_loss=evaluation.constant_log_loss,
-        worse_than_constant=evaluation.log_loss > evaluation.constant_log_loss,
+        worse_than_constant=evaluation.is_worse_than_constant,
         accuracy=evaluation.accuracy,
         held_out_rows=evaluation.rows,
         steps=run_stats.steps,
@@ -141,12 +146,9 @@ def finish_run(
     return result
 
 
-def _require_finite(folder: RunFolder, model: nn.Module, evaluation: Evaluation, steps: int) -> None:
-    """Mark the folder as failed and refuse a model with weights or predictions that are not finite."""
-    broken = [name for name, value in model.state_dict().items() if not bool(value.isfinite().all())]
-    if not broken and math.isfinite(evaluation.log_loss):
-        return
+def _diverged(folder: RunFolder, broken: list[str], steps: int) -> Diverged:
+    """Mark the folder as failed; the error for a model with weights or predictions that are not finite."""
     what = f"the weights of {broken[0]}" if broken else "the predictions"
     reason = f"the run diverged: {what} are not finite after {steps:,} steps; lower the learning rates"
     folder.write_json("failed", {"reason": reason, "steps": steps})
-    raise Diverged(f"{reason} ({folder.path} is kept and marked as failed; what it spent stays spent)")
+    return Diverged(f"{reason} ({folder.path} is kept and marked as failed; what it spent stays spent)")

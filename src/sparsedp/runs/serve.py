@@ -146,16 +146,21 @@ class Served:
 
 def read_rows(path: str, header: list[str] | None) -> Iterator[dict[str, Any]]:
     """The rows of a CSV or TSV file; `header` names the columns of one that has no header line."""
-    with open(path, encoding="utf-8", errors="replace", newline="") as file:
+    with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
         first = file.readline()
         file.seek(0)
         tabs = first.count("\t") + 1
         if header is not None and header[-1] not in first and tabs in (len(header), len(header) - 1):
-            yield from csv.DictReader(
-                file, header[-tabs:], delimiter="\t", quoting=csv.QUOTE_NONE, strict=True
-            )
+            rows = csv.DictReader(file, header[-tabs:], delimiter="\t", quoting=csv.QUOTE_NONE, strict=True)
         else:
-            yield from csv.DictReader(file, delimiter="," if tabs == 1 else "\t", strict=True)
+            rows = csv.DictReader(file, delimiter="," if tabs == 1 else "\t", strict=True)
+        names = rows.fieldnames or ()
+        if len(set(names)) < len(names):
+            raise ValueError(f"{path}: two columns have one name")
+        for row in rows:
+            if None in row or None in row.values():
+                raise ValueError(f"{path}, line {rows.line_num}: not {len(names)} columns")
+            yield row
 
 
 def in_batches(rows: Iterable[dict[str, Any]], size: int = 4096) -> Iterator[list[dict[str, Any]]]:

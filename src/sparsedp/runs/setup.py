@@ -44,16 +44,7 @@ class RunSetup:
         for note in notes:
             warnings.warn(note, stacklevel=3)
         data = data_of(config)
-        sampler = user_sampler(config, data)
-        if isinstance(data, ClickData) and not config.is_complete:
-            config = choose(config, data).config
-        check_split(config, data)
-        check_batch(config, sampler)
-        model = fresh_model(config, data)
-        if config.calibration_mu is not None:
-            check_calibrates(model, config)
-        if config.read_share_mu is not None and isinstance(data, ClickData):
-            check_finds_shares(model, config, data)
+        config, model = complete(config, data)
         check_ledger(config)
         folder = RunFolder(path)
         folder.create(config)
@@ -70,6 +61,24 @@ class RunSetup:
         data = data_of(config)
         keep_rules(folder, data)
         return cls(config, folder, data, fresh_model(config, data))
+
+
+def complete(config: RunConfig, data: ClickData | TextData) -> tuple[RunConfig, nn.Module]:
+    """The config without gaps, and its untrained model.
+
+    What cannot be trained on ``data`` is refused here, before anything is made or paid.
+    """
+    sampler = user_sampler(config, data)
+    if isinstance(data, ClickData) and not config.is_complete:
+        config = choose(config, data).config
+    check_split(config, data)
+    check_batch(config, sampler)
+    model = fresh_model(config, data)
+    if config.calibration_mu is not None:
+        check_calibrates(model, config)
+    if config.read_share_mu is not None and isinstance(data, ClickData):
+        check_finds_shares(model, config, data)
+    return config, model
 
 
 def keep_rules(folder: RunFolder, data: ClickData | TextData) -> None:

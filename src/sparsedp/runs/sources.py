@@ -13,6 +13,7 @@ from sparsedp.runs.data_location import GENERATED
 from sparsedp.runs.text import fresh_classifier, open_texts, split_texts
 from sparsedp.runs.text_config import TextConfig
 
+NOTHING_TO_TRAIN_ON = "holdout: all rows are held out, and none remain to train on; hold out less"
 GENERATED_SEED = 0
 """The generated population is the same for every run; the run's seed decides its noise, not its data."""
 
@@ -70,7 +71,7 @@ def check_split(config: RunConfig, data: ClickData | TextData) -> None:
     """Refuse rows that leave nothing to train on or to measure, before anything is spent on them."""
     training, rest = split(config, data) if config.period is None else (data, held_out(config, data))
     if not len(training):
-        raise ValueError("holdout: all rows are held out, and none remain to train on; hold out less")
+        raise ValueError(NOTHING_TO_TRAIN_ON)
     whole = ": whole users are held out, and there are few" if config.unit == "user" else ""
     if not len(rest):
         raise ValueError(f"holdout: no rows are held out to evaluate on{whole}; hold out more")

@@ -71,9 +71,10 @@ def _run(setup: RunSetup, on_progress: OnProgress | None) -> Result:
             trainer.save(folder.checkpoint, run_stats)  # at once: a crash would charge the rates again
         folder.discard_after(trainer.steps_taken)
         evaluation = _loop(setup, trainer, held_out, run_stats, on_progress)
-        if trainer.calibrate(config, training):
+        calibrated = trainer.calibrate(config, training)
+        if calibrated:
             evaluation = evaluate(model, held_out)
-        return _finish(setup, trainer, training, evaluation, run_stats)
+        return _finish(setup, trainer, training, evaluation, run_stats, calibrated)
     finally:
         trainer.close()
 
@@ -193,6 +194,7 @@ def _finish(
     training: ClickData | TextData,
     evaluation: Evaluation,
     run_stats: RunStats,
+    calibrated: bool,
 ) -> Result:
     return finish_run(
         setup.folder,
@@ -207,4 +209,5 @@ def _finish(
         planned_steps=trainer.total_steps,
         stopped=trainer.stopped,
         lost_steps=trainer.lost_steps(),
+        calibrated=None if setup.config.calibration_mu is None else calibrated,
     )

@@ -7,6 +7,8 @@ import json
 import os
 import secrets
 import shutil
+import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -28,22 +30,27 @@ from sparsedp.data import ClickData
 from sparsedp.mechanisms import draw_repetitions, repetition_event
 from sparsedp.mechanisms.repetition import Law
 from sparsedp.randomness import NoiseSource
-from sparsedp.runs.choosing import choose
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.cost import RunCost, run_cost
 from sparsedp.runs.data_location import fit_to_data, record_data
 from sparsedp.runs.folder import RunFolder
-from sparsedp.runs.result import Result, read_result
+from sparsedp.runs.result import Diverged, Result, read_result
 from sparsedp.runs.resuming import resume, start
 from sparsedp.runs.score import SENSITIVITY, noisy_score, score_event
+from sparsedp.runs.setup import complete, keep_rules
 from sparsedp.runs.sources import data_of, fresh_model, split
 from sparsedp.runs.text_config import TextConfig
+from sparsedp.runs.trainer import check_ledger
 from sparsedp.runs.training import OnProgress
 
 FIXED = ("data", "epsilon", "delta", "holdout", "holdout_by", "seed", "ledger", "period", "unit")
 """Settings that all runs of a search share."""
 _SCORE_SHARE = 0.5
 """The epsilon of a score over that of a run: no example pays for both, and held-out rows are many."""
+_RUN_SHARE = 0.5
+"""The epsilon of a run over that of the search, about: what settings that are left open are chosen for."""
+_LOWEST_SCORE = -sys.float_info.max
+"""Of a run whose weights are not finite: to look at weights that a run may release is post-processing."""
 _CLOSE = 0.98
 _MOST_TRIALS = 25
 
@@ -100,7 +107,7 @@ def tune(
     folder = RunFolder(out)
     finished = read_result(folder)
     if folder.has_config and finished is not None and _state_file(folder).exists():
-        _delete_private(folder)  # what a kill at the very end left behind
+        _clear_away(folder)  # what a kill at the very end left behind
         return finished
     folder.refuse_taken()
     plan = plan_search(base, grid, runs=runs, law=law)
@@ -132,9 +139,17 @@ def plan_search(
             raise ValueError(f"grid: algorithm {config.algorithm} is not private")
     data = data_of(base)
     assert isinstance(data, ClickData)
-    configs = [config if config.is_complete else choose(config, data).config for config in configs]
+    configs = [_at_the_epsilon_of_a_run(config, data) for config in configs]
+    check_ledger(base)
     training, _ = split(base, data)
     return _calibrated(base, settings, configs, len(training), float(runs or len(settings)), law)
+
+
+def _at_the_epsilon_of_a_run(config: RunConfig, data: ClickData) -> RunConfig:
+    """The config without gaps, chosen for about what a run may spend; one that cannot be trained is refused."""
+    assert config.epsilon is not None
+    made, _ = complete(config.model_copy(update={"epsilon": _RUN_SHARE * config.epsilon}), data)
+    return made
 
 
 def _points(grid: Mapping[str, Sequence[Any]]) -> tuple[dict[str, Any], ...]:
@@ -167,7 +182,7 @@ def _calibrated(
         noise = analytic_gaussian_sigma(_SCORE_SHARE * run_epsilon, delta)
         return SearchPlan(base, settings, tuple(scaled), costs, noise, mean, law, delta)
 
-    run_epsilon = target / 2
+    run_epsilon = _RUN_SHARE * target
     for _ in range(_MOST_TRIALS):
         plan = planned(run_epsilon)
         for cost in plan.costs:
@@ -205,7 +220,7 @@ class _Search:
         self.plan, self.folder = plan, folder
         self.drawn: list[int] = state["drawn"] or []
         self.scores: list[float] = state["scores"]
-        self._name, self._asked = state["name"], state["asked"]
+        self._name, self._asked, self._began = state["name"], state["asked"], state["began"]
         self._source = NoiseSource(plan.base.seed)
         self._data = data_of(plan.base)
 
@@ -218,7 +233,8 @@ class _Search:
             state.parent.mkdir(parents=True, exist_ok=True)
             os.chmod(state.parent, 0o700)
             name = f"{folder.path.resolve().name}-{secrets.token_hex(4)}"
-            write_file(state, json_text({"asked": asked, "name": name, "drawn": None, "scores": []}))
+            begun = {"asked": asked, "name": name, "began": time.time(), "drawn": None, "scores": []}
+            write_file(state, json_text(begun))
         known = _read_state(state, len(plan.settings))
         if known["asked"] != json.loads(json_text(asked)):
             raise ValueError(f"out: {folder.path} holds a search with other settings; give another folder")
@@ -234,7 +250,13 @@ class _Search:
         return search
 
     def _save(self) -> None:
-        state = {"asked": self._asked, "name": self._name, "drawn": self.drawn, "scores": self.scores}
+        state = {
+            "asked": self._asked,
+            "name": self._name,
+            "began": self._began,
+            "drawn": self.drawn,
+            "scores": self.scores,
+        }
         write_file(_state_file(self.folder), json_text(state))
 
     def _ledger(self) -> Ledger:
@@ -245,36 +267,53 @@ class _Search:
         return RunFolder(self.folder.path / "private" / f"run-{number:04d}")
 
     def run(self, number: int, on_progress: OnProgress | None) -> None:
-        """Train run ``number`` and score it; refuse one that was not trained as the search was charged."""
+        """Train run ``number`` and score it; refuse one that was not trained as the search was charged.
+
+        Held-out rows are looked at by the noisy score alone: a run whose predictions on them are not finite has one too.
+        """
         config, cost = self.plan.configs[self.drawn[number]], self.plan.costs[self.drawn[number]]
         if config.seed is not None:
             config = config.model_copy(update={"seed": config.seed + number})
         folder = self._run_folder(number)
-        if folder.has_config:
-            result = resume(folder.path, on_progress)
+        weights = folder.weights
+        try:
+            result = (
+                resume(folder.path, on_progress)
+                if folder.has_config
+                else start(config, folder.path, on_progress)
+            )
+        except Diverged:
+            weights = folder.unusable_weights
         else:
-            result = start(config, folder.path, on_progress)
-        if result.noise_multiplier != cost.noise_multiplier or result.steps > cost.steps:
-            raise RuntimeError("a run was trained otherwise than the search was charged: nothing is released")
+            if result.noise_multiplier != cost.noise_multiplier or result.steps > cost.steps:
+                raise RuntimeError(
+                    "a run was trained otherwise than the search was charged: nothing is released"
+                )
+        self.scores.append(self._score(config, weights, number) if weights.exists() else _LOWEST_SCORE)
+        self._save()
+
+    def _score(self, config: RunConfig, weights: Path, number: int) -> float:
         model = fresh_model(config, self._data)
-        load_model(model, str(folder.weights))
+        load_model(model, str(weights))
         held_out = split(config, self._data)[1]
         assert isinstance(held_out, ClickData)
-        score = noisy_score(
+        return noisy_score(
             model,
             held_out,
             noise_multiplier=self.plan.score_noise_multiplier,
             stream=self._source.selection.fork(number),
         )
-        self.scores.append(score)
-        self._save()
 
     def release(self) -> Result:
         """Make the search's folder that of its best run, with the statement of the search, and delete the others."""
         best = max(range(len(self.scores)), key=self.scores.__getitem__)
         winner, statement = self._run_folder(best), self._statement()
         own = read_result(winner)
-        assert own is not None
+        if own is None:
+            raise Diverged(
+                f"{self.folder.path}: the best run of the search diverged; lower the learning rates of the grid, in "
+                "another folder (what the search spent stays spent)"
+            )
         result = replace(own, statement=statement.to_dict())
         _copy_weights(winner.weights, self.folder.weights, str(statement))
         self.folder.write_json("statement", statement.to_dict())
@@ -293,9 +332,10 @@ class _Search:
         # The epsilon of the search, not that of the run, which would be too low a price.
         base, config = self.plan.base, self.plan.configs[self.drawn[best]]
         config = config.model_copy(update={"epsilon": base.epsilon, "ledger": base.ledger})
+        keep_rules(self.folder, self._data)
         record_data(self.folder, config)
         self.folder.create(config)
-        _delete_private(self.folder)
+        _clear_away(self.folder)
         return result
 
     @property
@@ -309,6 +349,7 @@ class _Search:
         notes = (
             f"one price for a {plan.law} number of runs, {plan.mean:g} on average, each with one of "
             f"{len(plan.settings)} settings; the others were deleted",
+            "AUC and log-loss in result.json have no noise: they are not covered",
         )
         if plan.base.ledger is not None:
             with self._ledger() as ledger:
@@ -330,7 +371,8 @@ def _read_state(path: Path, settings: int) -> dict[str, Any]:
     known = read_json_object(path)
     drawn, scores = known.get("drawn"), known.get("scores")
     if (
-        known.keys() != {"asked", "name", "drawn", "scores"}
+        known.keys() != {"asked", "name", "began", "drawn", "scores"}
+        or type(known["began"]) not in (int, float)
         or not isinstance(known["name"], str)
         or not (drawn is None or (isinstance(drawn, list) and all(type(each) is int for each in drawn)))
         or not all(0 <= each < settings for each in drawn or ())
@@ -347,11 +389,20 @@ def _state_file(folder: RunFolder) -> Path:
     return folder.path / "private" / "search.json"
 
 
-def _delete_private(folder: RunFolder) -> None:
-    """Delete the runs that were not chosen, and last of all what says that there was a search."""
-    for run in (folder.path / "private").glob("run-*"):
+def _clear_away(folder: RunFolder) -> None:
+    """Delete the runs that were not chosen, and last of all what says that there was a search.
+
+    The files get the time at which the search began: how long it took says how many runs there were.
+    """
+    state = _state_file(folder)
+    began = read_json_object(state).get("began", time.time())
+    for run in state.parent.glob("run-*"):
         shutil.rmtree(run)
-    _state_file(folder).unlink()
+    for path in folder.path.iterdir():
+        os.utime(path, (began, began))
+    state.unlink()
+    state.parent.rmdir()
+    os.utime(folder.path, (began, began))
 
 
 def _copy_weights(source: Path, target: Path, privacy: str) -> None:

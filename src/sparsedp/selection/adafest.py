@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
+from scipy.special import ndtr
 
 from sparsedp.accounting import split_sigma
 from sparsedp.accounting.events import DpEvent
@@ -149,9 +151,17 @@ class AdaFEST(Selection):
         """The memory of a rule, and the threshold from which it remembers."""
         if self.memory_false_positives is None:
             return {}
-        lower = threshold_for_false_positives(self.memory_false_positives, rows, std)
+        lower = min(threshold_for_false_positives(self.memory_false_positives, rows, std), threshold)
+        by_chance = float(ndtr(-lower / std)) if std else 0.0
+        if by_chance >= self.memory_share:
+            warnings.warn(
+                f"memory_share: {by_chance:.2g} of the rows pass the memory's threshold by chance in a step, as often as "
+                f"a row must to be trained ({self.memory_share:g}): in time nearly all rows will be. Give fewer "
+                f"memory_false_positives or false_positives for {rows:,} rows, or a larger memory_share",
+                stacklevel=2,
+            )
         memory = RowMemory(size, share=self.memory_share, least=self.memory_least, most=self.memory_most)
-        return {"memory": memory, "memory_threshold": min(lower, threshold)}
+        return {"memory": memory, "memory_threshold": lower}
 
 
 @dataclass(frozen=True)
