@@ -7,13 +7,12 @@ import reprlib
 from collections.abc import Hashable, Mapping
 from dataclasses import fields, is_dataclass
 from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 
 def check_fields(instance: Any) -> None:
     """Refuse an instance of a dataclass with a field of another type; a whole number is a float, True is no number."""
-    kind: Hashable = type(instance)
-    hints = _hints(kind)
+    hints = _hints(cast(Hashable, type(instance)))
     for field in fields(instance):
         value = getattr(instance, field.name)
         if not _fits(value, hints[field.name]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -104,7 +105,14 @@ def _members(path: Path, pattern: str | None) -> list[ZipMember]:
     try:
         with zipfile.ZipFile(path) as archive:
             infos = archive.infolist()
-    except zipfile.BadZipFile as error:
+    except (
+        zipfile.BadZipFile,
+        NotImplementedError,
+        ValueError,
+        EOFError,
+        LookupError,
+        struct.error,
+    ) as error:
         raise ValueError(f"files: {path} is a damaged zip archive ({error})") from None
     if len(infos) > MOST_MEMBERS:
         raise ValueError(f"files: {path} has {len(infos):,} members, more than {MOST_MEMBERS:,}")

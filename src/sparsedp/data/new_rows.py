@@ -173,7 +173,7 @@ class NewRows:
     def _header(self, separator: str) -> list[str]:
         try:
             return header_of(self.path, separator)
-        except pl.exceptions.PolarsError as error:
+        except ValueError as error:
             raise ValueError(f"input: {self.path} has no header that can be read ({error})") from error
 
     def _lack_of(self, name: str) -> str:

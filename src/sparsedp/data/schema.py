@@ -13,7 +13,6 @@ from typing import Any
 from sparsedp.core.text_files import parse_json, read_text
 from sparsedp.core.typed_fields import check_fields
 from sparsedp.core.validation import check_count
-from sparsedp.data.hashing import MAX_ROWS
 
 FILE = "schema.json"
 MANIFEST = "manifest.jsonl"
@@ -150,6 +149,8 @@ class Schema:
 
     def _check(self) -> None:
         """Refuse what no preparation writes: the file may be anyone's."""
+        from sparsedp.data.hashing import MAX_ROWS  # here: numpy and polars are not loaded to find no file
+
         check_fields(self)
         features = (*self.categorical, *self.multi_hot)
         for feature in features:
