@@ -57,6 +57,7 @@ ROWS_PER_UNIT_OF_SIGNAL = 0.02
 PLAIN = (
     (50_000, 64, 1.0, 0.3, 20.0),
     (2_000_000, 1024, 3.0, 0.3, 50.0),
+    (10_000_000, 256, 3.0, 0.2, 50.0),
     (math.inf, 1024, 3.0, 0.2, 50.0),
 )
 """Without privacy, up to so many examples: batch, epochs, learning rates of the dense layers and of the tables. Passes
