@@ -142,32 +142,28 @@ def recipe(
     table_scale
         By how much the model multiplies its tables; 1 where it does not.
     """
-    examples, shapes = check_count("examples", examples), check_tables(tables)
-    rows_per_unit = check_count("rows_per_unit", rows_per_unit)
-    table_scale = check_positive("table_scale", table_scale)
+    examples, rows_per_unit = check_count("examples", examples), check_count("rows_per_unit", rows_per_unit)
+    shapes, table_scale = check_tables(tables), check_positive("table_scale", table_scale)
+    rows_of_each, of_one = (rows_per_unit, 1) if sample == "users" else (1, rows_per_unit)
     if epsilon is None or algorithm == "non-private":
-        return _without_privacy(examples, rows_per_unit if sample == "users" else 1)
+        return _without_privacy(examples, rows_of_each)
     protected = examples if units is None else check_count("units", units)
-    members = protected if sample == "users" else examples
     epsilon = check_epsilon(epsilon)
     delta = check_delta(default_delta(protected) if delta is None else delta)
     batch = _Batch.chosen(
-        members,
+        protected if sample == "users" else examples,
         epsilon,
         delta,
         check_positive("max_epochs", max_epochs),
         epochs=None if epochs is None else check_positive("epochs", epochs),
         size=None if expected_batch_size is None else check_count("expected_batch_size", expected_batch_size),
-        of_one=rows_per_unit if sample == "rows" else 1,
+        of_one=of_one,
     )
-    rows_of_each = rows_per_unit if sample == "users" else 1
     chosen, why = _algorithm(shapes, released, algorithm)
     usual = CLIP if table_scale != 1.0 else CLIP_UNSCALED
-    clip = usual if max_grad_norm is None else check_positive("max_grad_norm", max_grad_norm)
+    clip = check_positive("max_grad_norm", usual if max_grad_norm is None else max_grad_norm)
     noise = batch.noise_multiplier * clip / batch.size
-    table_rate = TABLE_NOISE / (_noise_at_rate_one(table_optimizer, batch.steps, noise) * table_scale)
-    most = DENSE_RATE if optimizer == "adam" else DENSE_RATE_SGD
-    dense_rate = most * max(LEAST_DENSE, min(1.0, DENSE_NOISE / noise))
+    walk = _noise_at_rate_one(table_optimizer, batch.steps, noise) * table_scale
     return Recipe(
         algorithm=chosen,
         epochs=batch.epochs,
@@ -175,9 +171,9 @@ def recipe(
         physical_batch_size=max(PIECE, rows_of_each) if batch.size * rows_of_each > PIECE else None,
         max_grad_norm=clip,
         optimizer=optimizer,
-        learning_rate=_rounded(dense_rate),
+        learning_rate=_rounded(_dense_rate(optimizer, noise)),
         table_optimizer=table_optimizer,
-        table_learning_rate=_rounded(table_rate),
+        table_learning_rate=_rounded(TABLE_NOISE / walk),
         table_scale=table_scale,
         read_share_mu=_rounded(READ_SHARE * batch.mu) if table_optimizer == "sgd" else None,
         calibration_mu=_rounded(min(MOST_CALIBRATION, CALIBRATION * batch.mu)),
@@ -246,6 +242,12 @@ def _noise_at_rate_one(table_optimizer: str, steps: int, noise: float) -> float:
     1 + 1/2 + ... + 1/T, whatever the noise.
     """
     return math.sqrt(steps) * noise if table_optimizer == "sgd" else math.sqrt(1.0 + math.log(steps))
+
+
+def _dense_rate(optimizer: str, noise: float) -> float:
+    """The learning rate of the dense layers: lowered where the steps would be noise."""
+    most = DENSE_RATE if optimizer == "adam" else DENSE_RATE_SGD
+    return most * max(LEAST_DENSE, min(1.0, DENSE_NOISE / noise))
 
 
 def _algorithm(shapes: Sequence[TableShape], released: Released, asked: str | None) -> tuple[str, str]:
