@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import subprocess
 import sys
@@ -60,8 +61,8 @@ sys.path.insert(0, {scripts!r})
 import mutants
 mutants._import_heavy()
 few = [mutant for mutant in mutants.read() if mutant.file == "training/account.py"][:3]
-for mutant in few:
-    print("killed:", mutants.killer(mutant))
+for _, by in mutants.tried(few, workers=2, quick=True):
+    print("killed:", by, flush=True)
 with tempfile.TemporaryDirectory() as folder:
     unharmed = mutants._copy_with(mutants.Mutant("", few[0].file, few[0].old, few[0].old, few[0].test), Path(folder))
     print("unharmed:", mutants.first_failure(unharmed, [few[0].test], 60))
@@ -78,3 +79,19 @@ def test_a_few_mutants_are_killed_and_the_source_as_it_is_is_not() -> None:
     assert [line.split(":")[0] for line in lines] == ["killed"] * 3 + ["unharmed"], done.stdout + done.stderr
     assert all("tests/training/test_" in line and "::" in line for line in lines[:3])
     assert lines[3] == "unharmed: None"
+
+
+def test_a_survivor_fails_unless_its_entry_says_why(
+    mutants: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listed = [mutants.read()[0]] * 40
+    explained = dataclasses.replace(listed[0], survives="a rounding that nobody can see")
+    monkeypatch.setattr(mutants, "_import_heavy", lambda: None)
+    monkeypatch.setattr(mutants, "faults", lambda listed: [])
+    monkeypatch.setattr(sys, "argv", ["mutants.py"])
+    for odd, status in ((explained, 0), (listed[0], 1)):
+        monkeypatch.setattr(mutants, "read", lambda: listed)
+        results = [*((mutant, "a test") for mutant in listed[1:]), (odd, None)]
+        monkeypatch.setattr(mutants, "tried", lambda *_given, results=results: iter(results))
+        assert mutants.main() == status
+        assert "39 of 40 killed" in capsys.readouterr().out

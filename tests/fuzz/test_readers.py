@@ -5,13 +5,25 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import itertools
 import random
 
+import numpy as np
 import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.fuzz_data import place
 from support.fuzz_readers import READERS
 from support.fuzzing import FAULT, SEED, Fault, Reader, is_refusal
+
+from sparsedp.data.hashing import hash_strings
+from sparsedp.data.label import Label
+from sparsedp.data.scales import Scale
+from sparsedp.data.schema import SourcePosition
+from sparsedp.data.table import Columns, Table
 
 FRESH = {"command": 10}
 """How many mutated inputs, where 25 would take too long."""
@@ -57,6 +69,28 @@ def test_a_careless_reader_is_found_out(data: bytes) -> None:
     assert reader.check("file", b"fine")
     with pytest.raises(Fault):
         reader.check("file", data)
+
+
+VALUES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(st.lists(st.tuples(st.sampled_from("01"), VALUES, st.floats(-1e6, 1e6)), min_size=1, max_size=8))
+def test_rows_that_are_written_are_the_rows_that_are_read(rows: list[tuple[str, str, float]]) -> None:
+    """Whatever the values hold: separators, quotes, line breaks, any letters."""
+    text = io.StringIO()
+    written = csv.writer(text, lineterminator="\n")
+    written.writerows([("click", "site", "price"), *rows])
+    path = place("written.csv", text.getvalue().encode())
+    reader = Table.of(
+        [path], Columns(Label.parse("click"), ("price",), ("site",), scales={"price": Scale(-1.0, 1.0)})
+    )
+    found = [reader.read(block) for block in reader.blocks(SourcePosition())]
+    assert not [line for examples in found for line in examples.malformed]
+    plain = pl.concat([examples.plain for examples in found])
+    assert plain["label"].to_list() == [float(label) for label, _, _ in rows]
+    hashes = np.concatenate([examples.hashes[0] for examples in found])
+    assert hashes.tolist() == hash_strings(pl.Series([site for _, site, _ in rows])).tolist()
 
 
 def test_only_the_librarys_own_sentences_are_refusals() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import functools
 import gzip
@@ -32,7 +33,9 @@ from support.fuzzing import Reader, mutate_cell, mutate_json, mutate_line
 def workplace() -> Path:
     """A folder for the files of one process, in memory where that can be had."""
     memory = Path("/dev/shm")
-    return Path(tempfile.mkdtemp(prefix="fuzz-", dir=memory if memory.is_dir() else None))
+    folder = Path(tempfile.mkdtemp(prefix="fuzz-", dir=memory if memory.is_dir() else None))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def place(name: str, data: bytes) -> Path:
