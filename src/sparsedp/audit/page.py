@@ -1,0 +1,76 @@
+"""The page of audits: every claim beside its audited lower bound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from sparsedp.audit.case import Finding, Kind
+
+TITLES: dict[Kind, str] = {
+    "mechanism": "Mechanisms",
+    "step": "Steps",
+    "training": "Selection over a whole training",
+    "user": "Users",
+    "floats": "Low bits of the noise",
+    "one run": "Models, in one run",
+}
+"""The tables, in their order."""
+
+
+def page(
+    findings: Sequence[Finding], *, command: str, error: float, seed: int | None, after: str = ""
+) -> str:
+    """The findings as Markdown. ``error``: the probability that any bound is wrong; ``after``: more sections."""
+    stands = sum(finding.is_expected for finding in findings if not finding.is_control)
+    caught = sum(finding.is_expected for finding in findings if finding.is_control)
+    controls = sum(finding.is_control for finding in findings)
+    parts = [
+        "# Audits",
+        _introduction(command, error, seed),
+        f"**{stands} of {len(findings) - controls} claims stand; {caught} of {controls} known-bad forms are caught.** "
+        f"All audits together took {sum(finding.seconds for finding in findings):.0f} s.",
+        *(f"- UNEXPECTED: {finding}" for finding in findings if not finding.is_expected),
+    ]
+    for kind, title in TITLES.items():
+        own = [finding for finding in findings if finding.kind == kind]
+        if own:
+            parts += [f"## {title}", _table(finding for finding in own if not finding.is_control)]
+            broken = [finding for finding in own if finding.is_control]
+            if broken:
+                parts += ["Known-bad forms, with the claim of the right one:", _table(broken)]
+    return "\n\n".join([*parts, *([after] if after else [])]) + "\n"
+
+
+def _introduction(command: str, error: float, seed: int | None) -> str:
+    drawn = "by randomness of the operating system" if seed is None else f"with the seed {seed}"
+    return (
+        f"Made by `{command}`, {drawn}.\n\n"
+        "An audit attacks a claim: it runs the code on two neighbouring data sets and looks for an event that is likelier "
+        "on one of them than the claimed epsilon and delta allow. What it finds is a *lower* bound on epsilon. A bound below the "
+        "claim does not prove the claim; a bound above it refutes it. Known-bad forms are in the list because an audit "
+        "that cannot fail proves nothing: each must be refuted.\n\n"
+        f"All bounds of this page hold together with probability at least {1.0 - error:g}: each may err with an equal part "
+        f"of {error:g} (Bonferroni).\n\n"
+        "- Where runs are given as *4 x n*, the code ran 2n times on each of two data sets. The event was chosen among "
+        "thresholds of one statistic on the first half; the second half bounds its two probabilities by Clopper and Pearson's "
+        "intervals.\n"
+        "- Where they are given as *1, m canaries*, one training had m canaries, each in its data by a fair coin of its "
+        "own. The attacker sees what is released, guesses the coins of the highest and lowest scores, and the number of right "
+        "guesses bounds epsilon by theorem 5.2 of Steinke, Nasr and Jagielski (2023), which takes delta into account. The error "
+        "rate is shared among three scores and five numbers of guesses, all fixed in advance."
+    )
+
+
+def _table(findings: Iterable[Finding]) -> str:
+    lines = [
+        "| audited | claimed epsilon | delta | audited: epsilon ≥ | runs | seconds | released; unit, adjacency | the attack sees |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for each in findings:
+        claim = each.claim
+        bound = f"{each.lower_bound:.2f}" if each.is_expected else f"**{each.lower_bound:.2f}, UNEXPECTED**"
+        lines.append(
+            f"| {each.name} | {claim.epsilon:.2f} | {claim.delta:g} | {bound} | {each.runs} | {each.seconds:.1f} | "
+            f"{claim.released}; {claim.unit}, {claim.adjacency} | {each.what} |"
+        )
+    return "\n".join(lines)
