@@ -8,7 +8,7 @@ a canary that is out is simply not there, as add-or-remove-one adjacency has it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ from typing_extensions import override
 from sparsedp.accounting import PrivacyStatement
 from sparsedp.audit.case import new_seed
 from sparsedp.audit.coins import flip_coins
-from sparsedp.core.arrays import F64, Bools, I64
+from sparsedp.core.arrays import F64, I64, Bools
 from sparsedp.core.steps import steps_per_epoch
 from sparsedp.randomness import Stream
 from sparsedp.selection import DPSGD, Selection
@@ -116,8 +116,8 @@ class CanaryTraining:
     unit: Unit = "example"
     user_sample: Literal["users", "rows"] = "users"
     view: View = "every step"
-    canary_rows: tuple[str, I64] | None = None
-    """A table, and the row of it that each canary alone reads."""
+    canary_rows: Mapping[str, I64] = field(default_factory=dict)
+    """By table: the row of it that each canary alone reads."""
 
     def run(self, stream: Stream, delta: float) -> CanaryScores:
         """Flip the coins, train once, score every canary."""
@@ -145,7 +145,7 @@ class CanaryTraining:
         else:
             engine.detach()
             attacker.see_final(model)
-        return CanaryScores(coins, attacker.gradient, attacker.loss, attacker.moved, statement)
+        return CanaryScores(coins, attacker.scores, statement)
 
     def _make_private(self, model: nn.Module, coins: Bools, seed: int) -> tuple[PrivacyEngine, Any]:
         dataset, users = self.data.included(coins)
@@ -179,15 +179,13 @@ class CanaryTraining:
 
 @dataclass(frozen=True, eq=False)
 class CanaryScores:
-    """The coins, the scores of one training by three attacks, higher where a canary seems to have been in."""
+    """The coins, and the scores of one training by each attack, higher where a canary seems to have been in."""
 
     included: Bools
-    gradient: F64
-    """White box: released gradients (or the final move of the weights) along the canary's own gradient."""
-    loss: F64
-    """Black box: how far training lowered the canary's loss."""
-    moved: F64 | None
-    """In how many steps the canary's own row got a gradient, or whether it moved; None without such rows."""
+    by_attack: Mapping[str, F64]
+    """"rows" and "gradient" (white box): released gradients, or the final move of the weights, along the canary's own
+    gradient, over the tables of which each canary has rows to itself and over all parameters. "loss" (black box): how
+    far training lowered the canary's loss. "moves": how often the canary's own rows got a gradient, or how many moved."""
     statement: PrivacyStatement
 
 
@@ -204,18 +202,17 @@ class _Attacker:
         ]
         self._first = {name: value.clone() for name, value in self._copy.named_parameters()}
         self._weights: dict[str, Tensor] = {}
-        self.gradient = np.zeros(training.data.count)
-        self.loss = np.zeros(training.data.count)
-        self.moved = None if training.canary_rows is None else np.zeros(training.data.count)
+        own = {f"{table}.weight" for table in training.canary_rows}
+        self._parts = {"gradient": set(self._first)} if own != set(self._first) else {}
+        """The parameters that each attack on gradients looks at."""
+        if own:
+            self._parts["rows"] = own
+        names = [*self._parts, "loss", *(["moves"] if own else [])]
+        self.scores = {name: np.zeros(training.data.count) for name in names}
 
     @property
     def _sees_steps(self) -> bool:
         return self._training.view == "every step"
-
-    def _is_own(self, name: str) -> bool:
-        """Whether canaries have a parameter's gradients to themselves; where they have rows of their own, only those."""
-        rows = self._training.canary_rows
-        return rows is None or name == f"{rows[0]}.weight"
 
     def before_step(self) -> None:
         """Note the weights that the batch's gradients are taken at."""
@@ -231,29 +228,28 @@ class _Attacker:
             for name, parameter in self._model.named_parameters()
             if parameter.grad is not None
         }
-        dense = {name: grad.to_dense().double() for name, grad in released.items() if self._is_own(name)}
-        self.gradient += self._along(self._weights, dense)
-        if self._training.canary_rows is not None and self.moved is not None:
-            table, rows = self._training.canary_rows
+        self._look_along(self._weights, {name: grad.to_dense().double() for name, grad in released.items()})
+        for table, rows in self._training.canary_rows.items():
             grad = released[f"{table}.weight"]
             if grad.is_sparse:
-                self.moved += np.isin(rows, grad.coalesce().indices()[0].numpy())
+                self.scores["moves"] += np.isin(rows, grad.coalesce().indices()[0].numpy())
 
     @torch.no_grad()
     def see_final(self, model: nn.Module) -> None:
         """Look at the final weights."""
         final = {name: value.detach().double() for name, value in model.named_parameters()}
-        self.loss = self._losses(self._first, {}, 0.0) - self._losses(final, {}, 0.0)
+        self.scores["loss"] += self._losses(self._first, {}, 0.0) - self._losses(final, {}, 0.0)
         if self._sees_steps:
             return
-        self.gradient = self._along(
-            self._first,
-            {name: self._first[name] - value for name, value in final.items() if self._is_own(name)},
-        )
-        if self._training.canary_rows is not None:
-            table, rows = self._training.canary_rows
-            name = f"{table}.weight"
-            self.moved = (final[name] != self._first[name]).any(dim=1).numpy()[rows].astype(np.float64)
+        moves = {name: self._first[name] - value for name, value in final.items()}
+        self._look_along(self._first, moves)
+        for table, rows in self._training.canary_rows.items():
+            self.scores["moves"] += (moves[f"{table}.weight"] != 0).any(dim=1).numpy()[rows]
+
+    def _look_along(self, weights: dict[str, Tensor], direction: dict[str, Tensor]) -> None:
+        for attack, names in self._parts.items():
+            part = {name: value for name, value in direction.items() if name in names}
+            self.scores[attack] += self._along(weights, part)
 
     def _along(self, weights: dict[str, Tensor], direction: dict[str, Tensor]) -> F64:
         """The derivative of each canary's loss at these weights along a direction: its gradient times the direction."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE
+from sparsedp.audit.coins import OneRunResult
 from sparsedp.audit.distinguishing import Statistics, audit
 from sparsedp.core.validation import check_probability
 from sparsedp.randomness import NoiseSource, Stream
@@ -18,6 +19,8 @@ Kind = Literal["mechanism", "step", "training", "user", "floats", "one run"]
 
 FAMILY_ERROR = 0.01
 """The probability that any of the bounds of a list of audits is wrong."""
+SINGLE_CONFIDENCE = 0.95
+"""Of a single training, for comparison with the literature; no verdict rests on it."""
 LEAST_RUNS = 100
 
 
@@ -46,7 +49,9 @@ class Finding:
     """How often it was run, in words."""
     seconds: float
     what: str
-    """What the attack looks at; of a control also what is wrong with it."""
+    """What the attack looks at."""
+    attacks: Mapping[str, OneRunResult] = field(default_factory=dict)
+    """Of one run: what each attack shows, all of them together at ``SINGLE_CONFIDENCE``."""
 
     @property
     def is_refuted(self) -> bool:
@@ -106,7 +111,7 @@ class Case:
 
     def run(self, stream: Stream, confidence: float, effort: float = 1.0) -> Finding:
         """Half of the runs on each data set choose the event, the other half bound its odds."""
-        began, claim = time.perf_counter(), self.claim()
+        began, claim = time.process_time(), self.claim()
         result = audit(
             self.statistics,
             self.pair,
@@ -124,7 +129,7 @@ class Case:
             result.lower_bound,
             confidence,
             f"4 x {result.runs:,}",
-            time.perf_counter() - began,
+            time.process_time() - began,
             self.what,
         )
 

@@ -36,6 +36,7 @@ class Epochs:
     is_shuffled: bool
 
     def __call__(self, canaries: int, stream: Stream, runs: int) -> NDArray[np.float64]:
+        """One score an epoch: the log-likelihood ratio, but for a constant."""
         model = CanaryModel(row=1.0, dense=0.0)
         data = TensorDataset(torch.tensor([_OTHER, *[READ] * canaries, *[_OTHER] * (BATCHES - 2)]))
         shuffled = list[list[torch.Tensor]]()

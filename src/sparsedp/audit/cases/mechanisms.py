@@ -36,7 +36,7 @@ from sparsedp.mechanisms import (
 from sparsedp.randomness import Stream
 
 Choose = Callable[..., I64]
-MANY, SOME, FEW = 400_000, 100_000, 6_000
+MANY, SOME, FEW = 400_000, 100_000, 4_000
 """Runs of a mechanism that runs many times in one call, and of one that runs once a call."""
 _DELTA = 0.01
 

@@ -43,7 +43,7 @@ from sparsedp.training.step import PrivateStep
 
 ROWS, READ = 30, 7
 SIGMA, DELTA = 0.5, 0.02
-RUNS = 1_600
+RUNS = 1_000
 IDLE = 30
 """Dense coordinates whose gradient is always zero: their noise shows its scale."""
 
@@ -95,6 +95,7 @@ class Steps:
     """Of lazy noise: whether the table is read with its pending noise, as every release is."""
 
     def __call__(self, canaries: int, stream: Stream, runs: int) -> NDArray[np.float64]:
+        """One score a step."""
         model, seed = CanaryModel(**self.model), new_seed(stream)
         engine = (
             PrivacyEngine(secure=False, seed=seed) if self.fault is None else FaultyEngine(self.fault, seed)
@@ -273,21 +274,21 @@ def _faults() -> list[Case]:
             "EANA: noise on touched rows only",
             Steps(EANA(), surviving),
             (0, 1),
-            400,
+            200,
             "whether row 7 has a gradient",
         ),
         (
             "lazy noise that is not flushed",
             Steps(FEST({"table": range(ROWS)}, lazy=True), alone_or_gradients, is_flushed=False),
             (0, 1),
-            400,
+            200,
             "whether row 7 alone moved",
         ),
         (
             "tables and dense layers clipped apart",
             Steps(every, gradients, ClippedApart),
             (0, 1),
-            5_000,
+            2_400,
             gradient,
         ),
         (
@@ -302,14 +303,14 @@ def _faults() -> list[Case]:
             "half the noise on dense layers",
             Steps(every, dense_gradient, QuietDense, model=dense),
             (0, 1),
-            800,
+            400,
             gradient,
         ),
         (
             "half the noise on the map",
             Steps(QuietMap(**map_), surviving),
             (0, 1),
-            1_200,
+            800,
             "whether row 7 survives",
         ),
     ]

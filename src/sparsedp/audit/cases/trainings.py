@@ -67,7 +67,7 @@ def rare_rows(selection: Selection, canaries: int, **changed: Any) -> CanaryTrai
         selection=selection,
         noise_multiplier=SIGMA,
         view="final model" if selection.lazy else "every step",
-        canary_rows=("table", np.arange(canaries)),
+        canary_rows={"table": np.arange(canaries)},
     )
     return replace(training, **changed)
 
