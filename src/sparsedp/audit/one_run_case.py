@@ -12,7 +12,15 @@ import numpy as np
 from sparsedp.accounting import analytic_gaussian_sigma
 from sparsedp.audit.canary_run import CanaryScores, CanaryTraining
 from sparsedp.audit.case import SINGLE_CONFIDENCE, Claim, Finding, Kind
-from sparsedp.audit.coins import LARGEST_EPSILON, OneRunResult, flip_coins, one_run
+from sparsedp.audit.coins import (
+    LARGEST_EPSILON,
+    OneRunResult,
+    correct_guesses,
+    flip_coins,
+    guess_counts,
+    one_run,
+    one_run_epsilon,
+)
 from sparsedp.mechanisms import gaussian
 from sparsedp.randomness import Stream
 
@@ -79,12 +87,22 @@ def ideal_bound(epsilon: float, delta: float, canaries: int, *, confidence: floa
     With so many canaries no attack on a Gaussian mechanism shows more, on average; at infinite epsilon every coin is seen.
     """
     mu = 0.0 if math.isinf(epsilon) else 1.0 / analytic_gaussian_sigma(epsilon, delta)
+    sizes = guess_counts(canaries)
+    each = 1.0 - (1.0 - confidence) / len(sizes)
     bounds = []
     for _ in range(_IDEAL_RUNS):
         coins = flip_coins(canaries, stream)
-        scores = (
-            coins.astype(np.float64) if math.isinf(epsilon) else gaussian(mu * coins, std=1.0, stream=stream)
+        scores = 1.0 * coins if math.isinf(epsilon) else gaussian(mu * coins, std=1.0, stream=stream)
+        bounds.append(
+            max(
+                one_run_epsilon(
+                    size,
+                    correct_guesses(scores, coins, size),
+                    canaries=canaries,
+                    delta=delta,
+                    confidence=each,
+                )
+                for size in sizes
+            )
         )
-        result = one_run(scores, coins, delta=delta, claimed=0.0, confidence=confidence)
-        bounds.append(result.lower_bound)
     return float(np.mean(bounds))

@@ -81,7 +81,7 @@ def _table(findings: Iterable[Finding]) -> str:
 
 
 _ONE_RUN = (
-    f"The same trainings attack by attack, each training by itself at confidence {SINGLE_CONFIDENCE:g}, as the literature has it. "
+    f"The same trainings attack by attack, each training by itself at confidence {SINGLE_CONFIDENCE:g}, as in the literature. "
     "*White box* is the best of the attacks on released gradients and rows, *black box* looks at the losses of the "
     "canaries under the final model alone. *If Gaussian DP* is the white-box bound by the analysis of Mahloujifar, Melis and "
     "Chaudhuri (2024), which holds for trainings that are Gaussian DP, as compositions of many Gaussian steps nearly are. "

@@ -24,7 +24,7 @@ from sparsedp.randomness import Stream
 from sparsedp.selection import FEST
 from sparsedp.training import PrivacyEngine
 
-BATCHES, SIGMA, DELTA, RUNS = 4, 0.2, 0.7, 300
+BATCHES, SIGMA, DELTA, RUNS = 4, 0.1, 0.7, 300
 _OTHER = 3
 """The row that all other examples read."""
 

@@ -43,7 +43,8 @@ _DELTA = 0.01
 
 def cases() -> list[Case]:
     """All of them, each right form before its controls."""
-    return [*_noise(), *_choices(), *_top_k(), *_sparse_vector(), *_maps(), *_repetition()]
+    parts = (_noise, _choices, _top_k, _heaviest, _sparse_vector, _numeric_sparse, _maps, _repetition)
+    return [case for part in parts for case in part()]
 
 
 def _case(
@@ -150,6 +151,7 @@ def _choices() -> list[Case]:
 
 
 def _top_k() -> list[Case]:
+    """Of four rows that move together, how many are chosen."""
     rows, others, mu, delta = 4, 60, 1.0, 0.05
 
     def gaussians(std: float) -> Statistics[float]:
@@ -161,134 +163,109 @@ def _top_k() -> list[Case]:
             lambda found: float((found < rows).sum()),
         )
 
-    def heaviest(choose: Callable[..., I64], size: int, **options: Any) -> Statistics[float]:
+    what = "how many of four rows that move together are chosen"
+    price = partial(analytic_gaussian_epsilon, delta, mu)
+    given: dict[str, Any] = {"delta": delta, "released": "the set of ids"}
+    return [
+        _case("top-k, Gaussian", price, gaussians(2.0), (3.0, 2.0), FEW, what, **given),
+        _case(
+            "top-k, Gaussian, a quarter of the noise",
+            price,
+            gaussians(0.5),
+            (2.0, 1.0),
+            FEW,
+            what,
+            is_control=True,
+            **given,
+        ),
+    ]
+
+
+def _heaviest() -> list[Case]:
+    """Whether the heaviest row is chosen, by three mechanisms."""
+
+    def heaviest(choose: Choose, size: int, **options: Any) -> Statistics[float]:
         return repeated(
             lambda count, stream: choose([0], [count], size, stream=stream, **options),
             lambda found: float(found[0] == 0),
         )
 
     laplaces = partial(heaviest, top_k_laplace, 8, k=1, sensitivity=1.0)
-    ids: dict[str, Any] = {"released": "the set of ids"}
-    together, one = (
-        "how many of four rows that move together are chosen",
-        "whether the heaviest row is chosen",
-    )
-    gaussian_claim = partial(analytic_gaussian_epsilon, delta, mu)
+    gumbels = heaviest(top_k_gumbel, 201, k=20, epsilon=1.0)
+    draws = heaviest(exponential_top_k, 41, k=4, epsilon=1.0, sensitivity=0.5)
+    listed: list[tuple[str, float, Statistics[float], tuple[float, float], bool]] = [
+        ("top-k, Laplace", 1.0, laplaces(epsilon=1.0), (3.0, 2.0), False),
+        ("top-k, Laplace, a quarter of the noise", 1.0, laplaces(epsilon=4.0), (2.0, 1.0), True),
+        ("exponential top-k", 4.0, draws, (3.0, 4.0), False),
+        ("top-k, Gumbel (peeling), priced by k", 20.0, gumbels, (3.0, 4.0), False),
+        ("FEST, appendix B.1: Gumbel top-k costs epsilon for any k", 1.0, gumbels, (3.0, 4.0), True),
+    ]
     return [
         _case(
-            "top-k, Gaussian", gaussian_claim, gaussians(2.0), (3.0, 2.0), FEW, together, delta=delta, **ids
-        ),
-        _case(
-            "top-k, Gaussian, noise for one row where four move",
-            gaussian_claim,
-            gaussians(0.5),
-            (2.0, 1.0),
-            FEW,
-            together,
-            delta=delta,
-            is_control=True,
-            **ids,
-        ),
-        _case("top-k, Laplace", 1.0, laplaces(epsilon=1.0), (3.0, 2.0), 3 * FEW, one, **ids),
-        _case(
-            "top-k, Laplace, a quarter of the noise",
-            1.0,
-            laplaces(epsilon=4.0),
-            (2.0, 1.0),
-            FEW,
-            one,
-            is_control=True,
-            **ids,
-        ),
-        _case(
-            "exponential top-k",
-            4.0,
-            heaviest(exponential_top_k, 41, k=4, epsilon=1.0, sensitivity=0.5),
-            (3.0, 4.0),
+            name,
+            epsilon,
+            statistics,
+            pair,
             3 * FEW,
-            one,
-            **ids,
-        ),
-        _case(
-            "top-k, Gumbel (peeling), priced by k",
-            20.0,
-            heaviest(top_k_gumbel, 201, k=20, epsilon=1.0),
-            (3.0, 4.0),
-            3 * FEW,
-            one,
-            **ids,
-        ),
-        _case(
-            "FEST, appendix B.1: Gumbel top-k costs epsilon for any k",
-            1.0,
-            heaviest(top_k_gumbel, 201, k=20, epsilon=1.0),
-            (3.0, 4.0),
-            3 * FEW,
-            one,
-            is_control=True,
-            **ids,
-        ),
+            "whether the heaviest row is chosen",
+            released="the set of ids",
+            is_control=is_control,
+        )
+        for name, epsilon, statistics, pair, is_control in listed
     ]
 
 
 def _sparse_vector() -> list[Case]:
     def last_row(factor: float) -> Statistics[Any]:
+        scales = {"threshold_scale": factor, "query_scale": 2.0 * factor}
+
         def once(values: Any, stream: Stream) -> I64:
-            return sparse_vector(
-                np.arange(4),
-                values,
-                4,
-                threshold=3.0,
-                positives=1,
-                threshold_scale=factor,
-                query_scale=2.0 * factor,
-                stream=stream,
-            )
+            return sparse_vector(np.arange(4), values, 4, threshold=3.0, positives=1, **scales, stream=stream)
 
         return repeated(once, lambda found: float(found.size > 0 and found[0] == 3))
 
-    def smallest_answer(positives: int) -> Statistics[Any]:
-        """A threshold that everything passes: finding a row costs 0.2 and its answer 1."""
-
-        def once(values: Any, stream: Stream) -> float:
-            _, answers = numeric_sparse(
-                np.arange(3),
-                values,
-                3,
-                threshold=-1000.0,
-                positives=positives,
-                threshold_scale=10.0,
-                query_scale=20.0,
-                answer_scale=1.0,
-                stream=stream,
-            )
-            return float(answers.min())
-
-        return repeated(once)
-
     pair = (np.array([1.0, 1.0, 1.0, 3.0]), np.array([2.0, 2.0, 2.0, 2.0]))
-    answers = (np.ones(3), np.zeros(3))
-    found, answered = "whether the only row that rises is found", "the smallest noisy answer"
+    what = "whether the only row that rises is found"
     return [
-        _case("sparse vector", 2.0, last_row(1.0), pair, 2 * FEW, found, released="the ids"),
+        _case("sparse vector", 2.0, last_row(1.0), pair, 3 * FEW, what, released="the ids"),
         _case(
             "sparse vector, a tenth of the noise",
             2.0,
             last_row(0.1),
             pair,
             FEW,
-            found,
+            what,
             released="the ids",
             is_control=True,
         ),
-        _case("numeric sparse", 1.2, smallest_answer(1), answers, 2 * FEW, answered),
+    ]
+
+
+def _numeric_sparse() -> list[Case]:
+    """A threshold that everything passes: finding a row costs 0.2 and its answer 1."""
+    scales = {"threshold_scale": 10.0, "query_scale": 20.0, "answer_scale": 1.0}
+
+    def smallest_answer(positives: int) -> Statistics[Any]:
+        def once(values: Any, stream: Stream) -> float:
+            _, answers = numeric_sparse(
+                np.arange(3), values, 3, threshold=-1000.0, positives=positives, **scales, stream=stream
+            )
+            return float(answers.min())
+
+        return repeated(once)
+
+    pair, what = (np.ones(3), np.zeros(3)), "the smallest noisy answer"
+    released = "the ids and the noisy values"
+    return [
+        _case("numeric sparse", 1.2, smallest_answer(1), pair, 3 * FEW, what, released=released),
         _case(
             "WIDE, Algorithm 1: stops after one answer too many",
             1.2,
             smallest_answer(2),
-            answers,
-            2 * FEW,
-            answered,
+            pair,
+            3 * FEW,
+            what,
+            released=released,
             is_control=True,
         ),
     ]
