@@ -25,7 +25,7 @@ from sparsedp.mechanisms import gaussian
 from sparsedp.randomness import Stream
 
 LEAST_CANARIES = 50
-_IDEAL_RUNS = 20
+_IDEAL_RUNS = 5
 
 
 @dataclass(frozen=True)

@@ -90,11 +90,20 @@ def cases() -> list[OneRunCase]:
             AdaFEST(noise_ratio=1.0, contribution_norm=1.0, threshold=1.0, within=within), canaries
         )
 
+    def private_top_k(canaries: int) -> CanaryTraining:
+        """Half of the rows, by a noisy count of who reads them, which is a part of the claim."""
+
+        def chosen(loader: Any) -> Selection:
+            return FEST.private_top_k(loader, canaries // 2, mu=0.5, always_on_rows=0)
+
+        return replace(rare_rows(DPSGD(), canaries), selection=chosen)
+
     listed: list[tuple[str, Callable[[int], CanaryTraining]]] = [
         ("DP-SGD", of(DPSGD())),
         ("DP-SGD, lazy noise", of(DPSGD(lazy=True))),
         ("DP-FEST", partial(whole, False)),
         ("DP-FEST, lazy noise", partial(whole, True)),
+        ("DP-FEST, private top-k", private_top_k),
         ("DP-AdaFEST", of(AdaFEST(**map_, threshold=1.0))),
         ("DP-AdaFEST+", plus),
         ("DP-AdaFEST with memory", of(AdaFEST(**map_, **memory, threshold=3.0))),
