@@ -10,6 +10,7 @@ import torch
 from support.runs import config
 
 from sparsedp.audit.canary_run import CanaryScores
+from sparsedp.core.criteo import embedding_dim
 from sparsedp.data import ClickData
 from sparsedp.data.schema import Schema
 from sparsedp.randomness import NoiseSource
@@ -46,16 +47,15 @@ def test_a_copy_without_the_noise_that_it_claims_is_refuted(run: RunFolder, sche
     """The control: a hundredth of the noise, with the statement of the right copy."""
     result = run.read_json("result")
     assert result is not None
-    right = copy_of(run.config(), result, schema, 1000, 2)
+    right = copy_of(run.config(), result, schema, 1000, 1)
     statement = right.run(NoiseSource(1).noise, 1e-9).statement
     assert right.noise_multiplier is not None
     quiet = replace(right, noise_multiplier=right.noise_multiplier / 100, sampling_rate=1.0)
     scores = quiet.run(NoiseSource(1).noise, 1e-9)
     found = auditing._audit(
-        quiet, CanaryScores(scores.included, scores.by_attack, statement), statement, 1 - 1e-6, 1.0
+        quiet, CanaryScores(scores.included, scores.by_attack, statement), statement, 1 - 1e-4, 1.0
     )
-    assert found.copy["epsilon"] < 3.5
-    assert found.lower_bound > 4.0
+    assert found.lower_bound > 3.0
     assert found.is_refuted
 
 
@@ -101,6 +101,29 @@ def test_canaries_have_rows_and_directions_of_their_own(schema: Schema) -> None:
     for part in (3, 4):
         assert torch.allclose(data.canaries[part].norm(dim=1), torch.ones(60))
         assert not data.fillers[part].any()
+
+
+def test_tables_are_cut_and_what_follows_from_their_size_is_not(schema: Schema) -> None:
+    sizes = np.array(schema.vocabulary_sizes)
+    copy = copy_of(config("adafest", model_options={}), result_of(threshold=7.5), schema, 30, 8)
+    tables = copy.model().model.embeddings  # type: ignore[union-attr, operator]
+    assert [table.num_embeddings for table in tables] == np.minimum(sizes, 2000).tolist()
+    assert [table.embedding_dim for table in tables] == [embedding_dim(int(rows)) for rows in sizes]
+    assert copy.selection(None).threshold == 7.5  # type: ignore[operator]
+    large = sizes[sizes > 1000]
+    rows = round(100_000 * np.minimum(large, 2000).sum() / large.sum())
+    assert copy_of(config("random", rows=100_000), result_of(), schema, 30, 8).selection(None).rows == rows  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("sampling", ["users", "rows"])
+def test_users_are_canaries_with_all_their_rows(schema: Schema, sampling: str) -> None:
+    settings = config("dp-sgd", unit="user", rows_per_user=3, user_sampling=sampling)
+    copy = copy_of(settings, result_of(), replace(schema, rows_per_user=4), 25, 2)
+    assert (copy.unit, copy.user_sample, copy.data.rows_per_canary) == ("user", sampling, 3)
+    assert copy.sampling_rate == 1 / 8
+    found = copy.run(NoiseSource(1).noise, 1e-6)
+    assert found.statement.unit == "user"
+    assert found.included.size == 25
 
 
 def test_runs_that_cannot_be_audited_are_refused_by_reason(

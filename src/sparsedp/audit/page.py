@@ -30,7 +30,7 @@ def page(
         "# Audits",
         _introduction(command, error, seed),
         f"**{stands} of {len(findings) - controls} claims stand; {caught} of {controls} known-bad forms are caught.** "
-        f"All audits together took {sum(finding.seconds for finding in findings):.0f} s.",
+        f"All audits together took {sum(finding.seconds for finding in findings):.0f} seconds of one core.",
         *(f"- UNEXPECTED: {finding}" for finding in findings if not finding.is_expected),
     ]
     for kind, title in TITLES.items():
@@ -83,10 +83,13 @@ def _table(findings: Iterable[Finding]) -> str:
 _ONE_RUN = (
     f"The same trainings attack by attack, each training by itself at confidence {SINGLE_CONFIDENCE:g}, as in the literature. "
     "*White box* is the best of the attacks on released gradients and rows, *black box* looks at the losses of the "
-    "canaries under the final model alone. *If Gaussian DP* is the white-box bound by the analysis of Mahloujifar, Melis and "
+    "canaries under the final model alone (of gradient canaries, whose losses are linear: at the final weights in their "
+    "direction). *If Gaussian DP* is the white-box bound by the analysis of Mahloujifar, Melis and "
     "Chaudhuri (2024), which holds for trainings that are Gaussian DP, as compositions of many Gaussian steps nearly are. "
     "*Ideal* is the mean of theorem 5.2's bound for an attacker who sees one Gaussian release per canary that spends the whole "
-    "epsilon on it: no audit by that theorem with so many canaries can be expected to show more for Gaussian noise."
+    "epsilon on it: no audit by that theorem with so many canaries can be expected to show more for Gaussian noise. One training "
+    "scatters about its own mean. The published figures of that paper are curves for DP-SGD on CIFAR-10, other models and other "
+    "numbers of canaries; so the comparison here is with what its theorem can show at all, not with a point of a figure."
 )
 
 

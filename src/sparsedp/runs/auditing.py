@@ -1,15 +1,16 @@
 """Auditing a run's own configuration by small copies of it, trained with canaries on made-up rows.
 
-A copy has the run's model, algorithm, clipping norm, noise multiplier and sampling rate. It has few examples and at
-most so many steps, so it spends at most what the run spent, and a lower bound for it holds for the run's configuration.
-Nothing of the run's data is read: the other rows are drawn at random from its schema, so an audit costs no privacy.
+A copy has the run's model, algorithm, clipping norm, noise multiplier and sampling rate. It has few examples, tables cut to
+few rows, and at most so many steps, so it spends at most what the run spent, and a lower bound for it speaks of the run's
+configuration. Where a step chooses a number of rows, that is cut in proportion; a threshold stays what it was.
+Nothing of the run's data is read: all rows are made up from its schema, so an audit costs no privacy.
 """
 
 from __future__ import annotations
 
 import copy
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -22,6 +23,7 @@ from sparsedp.audit.canary_run import CanaryData, CanaryScores, CanaryTraining
 from sparsedp.audit.case import Claim
 from sparsedp.audit.one_run_case import jointly
 from sparsedp.core.arrays import I64
+from sparsedp.core.criteo import embedding_dim
 from sparsedp.core.validation import check_count
 from sparsedp.data.schema import Schema
 from sparsedp.models import DLRM, PCTR, load_model
@@ -137,13 +139,15 @@ def copy_of(
         raise ValueError(
             f"audit: every table has fewer than {2 * LEAST_CANARIES} rows; canaries need rows of their own"
         )
-    clip = config.choices.max_grad_norm
+    clip, small = config.choices.max_grad_norm, _cut(schema, max(2 * count, 2 * config.always_on_rows))
+    config = _fitted(config, result, schema, small)
+    sizes = np.array(small.vocabulary_sizes)
     columns = np.flatnonzero(sizes >= 2 * count)
-    inner = load_model(config.model, schema, **config.model_options)
+    inner = load_model(config.model, small, **config.model_options)
     if not isinstance(inner, PCTR | DLRM):
         columns = columns[:0]  # whose tables are whose is not known
     model = CanaryClickModel(inner, columns.tolist(), scale=PUSH * clip)
-    data = made_up(schema, columns, count, _rows_per_canary(config, schema), model.layer)
+    data = made_up(small, columns, count, _rows_per_canary(config, schema), model.layer)
     rate, batch = _sampling(config, result)
     return CanaryTraining(
         data=data,
@@ -160,6 +164,31 @@ def copy_of(
         view="final model" if config.method.lazy_noise else "every step",
         canary_rows={model.table_name(at): sizes[at] - 1 - np.arange(count) for at in columns.tolist()},
     )
+
+
+def _cut(schema: Schema, rows: int) -> Schema:
+    """The schema with at most so many rows a table."""
+    columns = tuple(replace(column, rows=min(column.rows, rows)) for column in schema.categorical)
+    return replace(schema, categorical=columns)
+
+
+def _fitted(config: RunConfig, result: dict[str, Any], schema: Schema, small: Schema) -> RunConfig:
+    """The settings for smaller tables: the run's own threshold and widths, other numbers of rows in proportion."""
+    chosen = [
+        (column.rows, cut.rows)
+        for column, cut in zip(schema.categorical, small.categorical, strict=True)
+        if column.rows > config.always_on_rows
+    ]
+    share = sum(cut for _, cut in chosen) / max(sum(rows for rows, _ in chosen), 1) if chosen else 1.0
+    changed: dict[str, Any] = {"memory_false_positives": config.memory_false_positives * share}
+    if config.rows is not None:
+        changed["rows"] = max(1, round(config.rows * share))
+    if result.get("threshold") is not None:
+        changed |= {"threshold": float(result["threshold"]), "false_positives": None}
+    if config.model == "pctr" and "dims" not in config.model_options:
+        widths = [embedding_dim(rows) for rows in schema.vocabulary_sizes]
+        changed["model_options"] = {**config.model_options, "dims": widths}
+    return config.model_copy(update=changed)
 
 
 def _units(config: RunConfig, data: CanaryData) -> int:

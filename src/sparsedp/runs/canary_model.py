@@ -45,7 +45,7 @@ class CanaryClickModel(nn.Module):
         self, numeric: Tensor, ids: Tensor, label: Tensor, push_in: Tensor, push_out: Tensor
     ) -> Tensor:
         """One loss an example."""
-        logits = self.model(numeric, ids)
+        logits: Tensor = self.model(numeric, ids)
         is_canary = (push_out != 0).any(dim=1).to(logits.dtype)
         # Less the layer of zero: the bias, which all canaries would push, has no gradient.
         moved = self.layer(push_in) - self.layer(torch.zeros_like(push_in))

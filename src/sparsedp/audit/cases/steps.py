@@ -43,7 +43,7 @@ from sparsedp.training.step import PrivateStep
 
 ROWS, READ = 30, 7
 SIGMA, DELTA = 0.5, 0.02
-RUNS = 1_000
+RUNS = 2_400
 IDLE = 30
 """Dense coordinates whose gradient is always zero: their noise shows its scale."""
 
