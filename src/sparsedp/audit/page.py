@@ -42,7 +42,7 @@ def page(
                 parts += ["Known-bad forms, with the claim of the right one:", _table(broken)]
             if kind == "one run":
                 parts += [_ONE_RUN, _attacks(own, seed)]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join([*parts, "## Tests", _TESTS]) + "\n"
 
 
 def _introduction(command: str, error: float, seed: int | None) -> str:
@@ -52,7 +52,7 @@ def _introduction(command: str, error: float, seed: int | None) -> str:
         "An audit attacks a claim: it runs the code on two neighbouring data sets and looks for an event that is likelier "
         "on one of them than the claimed epsilon and delta allow. What it finds is a *lower* bound on epsilon. A bound below the "
         "claim does not prove the claim; a bound above it refutes it. Known-bad forms are in the list because an audit "
-        "that cannot fail proves nothing: each must be refuted.\n\n"
+        "that cannot fail proves nothing: each must be refuted. A smaller form of these audits runs with the tests.[^tests]\n\n"
         f"All bounds of this page hold together with probability at least {1.0 - error:g}: each may err with an equal part "
         f"of {error:g} (Bonferroni).\n\n"
         "- Where runs are given as *4 x n*, the code ran 2n times on each of two data sets. The event was chosen among "
@@ -78,6 +78,20 @@ def _table(findings: Iterable[Finding]) -> str:
             f"{claim.released}; {claim.unit}, {claim.adjacency} | {each.what} |"
         )
     return "\n".join(lines)
+
+
+_TESTS = "[^tests]: " + ", ".join(
+    f"`tests/{test}`"
+    for test in (
+        "audit/cases/test_mechanisms.py::test_claims_stand_and_controls_fall",
+        "audit/cases/test_steps.py::test_claims_stand_and_controls_fall",
+        "audit/cases/test_epochs.py::test_shuffled_batches_are_caught_and_poisson_batches_are_not",
+        "audit/cases/test_trainings.py::test_claims_stand_and_controls_fall",
+        "audit/cases/test_users.py::test_claims_stand_and_controls_fall",
+        "audit/cases/test_floats.py::test_attacks_fail_on_the_lattice_and_succeed_on_floats",
+        "runs/test_audited_models.py::test_bounds_grow_with_the_claim",
+    )
+)
 
 
 _ONE_RUN = (

@@ -49,8 +49,9 @@ class CanaryClickModel(nn.Module):
         is_canary = (push_out != 0).any(dim=1).to(logits.dtype)
         # Less the layer of zero: the bias, which all canaries would push, has no gradient.
         moved = self.layer(push_in) - self.layer(torch.zeros_like(push_in))
-        pushed = (moved * push_out).sum(dim=1) + is_canary * self._rows(ids, logits)
-        return (1.0 - is_canary) * cross_entropy(logits, label, reduction="none") + self.scale * pushed
+        pushed: Tensor = (moved * push_out).sum(dim=1) + is_canary * self._rows(ids, logits)
+        losses: Tensor = (1.0 - is_canary) * cross_entropy(logits, label, reduction="none")
+        return losses + self.scale * pushed
 
     def _rows(self, ids: Tensor, like: Tensor) -> Tensor:
         total = torch.zeros_like(like)

@@ -9,7 +9,7 @@ from sparsedp.audit.case import run_cases
 from sparsedp.audit.cases import mechanisms
 
 CASES = {case.name: case for case in mechanisms.cases()}
-ONCE_A_CALL = [name for name, case in CASES.items() if case.runs <= 12_000]
+ONCE_A_CALL = [name for name, case in CASES.items() if case.runs <= 12_000 or "WIDE, Algorithm 4" in name]
 NO_MECHANISMS = {
     *("Ball", "Box", "Domain", "Simplex", "project_l1_ball", "project_linf"),  # post-processing
     *("draw_repetitions", "draw_survivors", "threshold_for_false_positives"),  # parts of others
@@ -41,5 +41,5 @@ def test_some_that_run_once_a_call() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ONCE_A_CALL)
 def test_all_that_run_once_a_call(name: str) -> None:
-    (found,) = run_cases([CASES[name]], error=1e-8)
+    (found,) = run_cases([CASES[name]], error=1e-4 if CASES[name].is_control else 1e-8)
     assert found.is_expected, str(found)

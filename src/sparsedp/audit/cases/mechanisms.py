@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from sparsedp.accounting import analytic_gaussian_epsilon, epsilon_of
 from sparsedp.accounting.events import ZCDpEvent
+from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from sparsedp.audit.case import Case, Claim
 from sparsedp.audit.distinguishing import Statistics, repeated
 from sparsedp.core.arrays import I64
@@ -57,10 +58,11 @@ def _case(
     *,
     delta: float = 0.0,
     released: str = "the output",
+    adjacency: str = ADD_OR_REMOVE_ONE,
     is_control: bool = False,
 ) -> Case:
     def claim() -> Claim:
-        return Claim(epsilon() if callable(epsilon) else epsilon, delta, released)
+        return Claim(epsilon() if callable(epsilon) else epsilon, delta, released, adjacency)
 
     return Case(name, "mechanism", claim, statistics, pair, runs, what, is_control=is_control)
 
@@ -147,7 +149,30 @@ def _choices() -> list[Case]:
                 is_control=True,
             )
         )
-    return found
+    return [*found, _inverted_exponent()]
+
+
+def _inverted_exponent() -> Case:
+    r"""Risks of two examples on a net of [0, 1] with the loss \|x - z\|: weights e^(-B F / (eps n)), as printed."""
+    net, epsilon, examples = np.linspace(0.0, 1.0, 11), 0.1, 2
+
+    def lowest(data: Any, stream: Stream, runs: int) -> NDArray[np.float64]:
+        risks = np.abs(net[:, None] - np.asarray(data)).mean(axis=1)
+        weight = 1.0 / (epsilon * examples)
+        drawn = exponential(np.tile(-risks, (runs, 1)), epsilon=2.0 * weight, sensitivity=1.0, stream=stream)
+        return np.asarray(drawn == 0, np.float64)
+
+    return _case(
+        "SGO, Algorithm 4: the exponent inverted",
+        epsilon,
+        lowest,
+        ([0.0, 0.0], [1.0, 0.0]),
+        SOME // 5,
+        "whether the end of the net is drawn; one of two examples is replaced",
+        released="a point of the net",
+        adjacency=REPLACE_ONE,
+        is_control=True,
+    )
 
 
 def _top_k() -> list[Case]:
@@ -193,10 +218,12 @@ def _heaviest() -> list[Case]:
     laplaces = partial(heaviest, top_k_laplace, 8, k=1, sensitivity=1.0)
     gumbels = heaviest(top_k_gumbel, 201, k=20, epsilon=1.0)
     draws = heaviest(exponential_top_k, 41, k=4, epsilon=1.0, sensitivity=0.5)
+    one_more = heaviest(exponential_top_k, 6, k=2, epsilon=1.0, sensitivity=0.5)
     listed: list[tuple[str, float, Statistics[float], tuple[float, float], bool]] = [
         ("top-k, Laplace", 1.0, laplaces(epsilon=1.0), (3.0, 2.0), False),
         ("top-k, Laplace, a quarter of the noise", 1.0, laplaces(epsilon=4.0), (2.0, 1.0), True),
         ("exponential top-k", 4.0, draws, (3.0, 4.0), False),
+        ("WIDE, Algorithm 4: one draw more than it accounts for", 1.0, one_more, (2.5, 3.5), True),
         ("top-k, Gumbel (peeling), priced by k", 20.0, gumbels, (3.0, 4.0), False),
         ("FEST, appendix B.1: Gumbel top-k costs epsilon for any k", 1.0, gumbels, (3.0, 4.0), True),
     ]
@@ -206,7 +233,7 @@ def _heaviest() -> list[Case]:
             epsilon,
             statistics,
             pair,
-            3 * FEW,
+            8 * FEW if "Algorithm 4" in name else 3 * FEW,
             "whether the heaviest row is chosen",
             released="the set of ids",
             is_control=is_control,
