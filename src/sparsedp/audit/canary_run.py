@@ -130,7 +130,7 @@ class CanaryTraining:
         while taken < self.steps:
             for batch in private.data_loader:
                 private.optimizer.zero_grad()
-                self.losses(private.module, batch).sum().backward()
+                self.losses(private.module, batch).sum().backward()  # type: ignore[no-untyped-call]
                 attacker.before_step()
                 private.optimizer.step()
                 attacker.after_step()
@@ -268,4 +268,4 @@ class _Attacker:
             if name in direction:
                 parameter.add_(direction[name], alpha=step)
         losses: F64 = self._training.losses(self._copy, self._canaries).numpy()
-        return losses.reshape(self._training.data.count, -1).sum(axis=1)
+        return np.asarray(losses.reshape(self._training.data.count, -1).sum(axis=1))

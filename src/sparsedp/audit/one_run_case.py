@@ -92,7 +92,9 @@ def ideal_bound(epsilon: float, delta: float, canaries: int, *, confidence: floa
     bounds = []
     for _ in range(_IDEAL_RUNS):
         coins = flip_coins(canaries, stream)
-        scores = 1.0 * coins if math.isinf(epsilon) else gaussian(mu * coins, std=1.0, stream=stream)
+        scores = (
+            coins.astype(np.float64) if math.isinf(epsilon) else gaussian(mu * coins, std=1.0, stream=stream)
+        )
         bounds.append(
             max(
                 one_run_epsilon(

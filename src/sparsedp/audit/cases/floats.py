@@ -49,20 +49,20 @@ def box_muller(bits: int, sums: F64, stream: Stream) -> F32:
     radius = np.sqrt(np.float32(-2.0) * np.log(uniform))
     turn = (2.0 * np.pi * stream.uniform(half)).astype(np.float32)
     noise = np.concatenate([radius * np.cos(turn), radius * np.sin(turn)])[: sums.size]
-    return sums.astype(np.float32) + noise
+    return np.asarray(sums.astype(np.float32) + noise, np.float32)
 
 
 def added_doubles(sums: F64, stream: Stream) -> F64:
     """A broken form: Box-Muller in float64, added in float64. Not private."""
     radius = np.sqrt(-2.0 * np.log(stream.uniform(sums.size)))
-    return sums + radius * np.cos(2.0 * np.pi * stream.uniform(sums.size))
+    return np.asarray(sums + radius * np.cos(2.0 * np.pi * stream.uniform(sums.size)))
 
 
 def finer_than_one(outputs: NDArray[Any]) -> F64:
     """Which outputs lie near zero, off the lattice that 1 plus a float reaches there."""
     bits = 24 if outputs.dtype == np.float32 else 53
     steps = outputs.astype(np.float64) * 2.0**bits
-    return ((np.abs(outputs) < 0.5) & (steps != np.rint(steps))).astype(np.float64)
+    return np.asarray((np.abs(outputs) < 0.5) & (steps != np.rint(steps)), np.float64)
 
 
 def on_rings(outputs: NDArray[Any]) -> float:

@@ -300,7 +300,7 @@ def _numeric_sparse() -> list[Case]:
 
 def _maps() -> list[Case]:
     """Thresholded counts, and the second clipping of WIDE."""
-    sigma, clip = 0.5, {"example_clip": 15.0, "batch_clip": 0.05, "batch": 20.0}
+    sigma, moves = 0.5, batch_clip_sensitivity(example_clip=15.0, batch_clip=0.05, batch=20.0)
 
     def survives(std: float, count: float, stream: Stream, runs: int) -> NDArray[np.float64]:
         """So many rows are so many runs: every row has noise of its own."""
@@ -336,7 +336,7 @@ def _maps() -> list[Case]:
         _case(
             "second clipping",
             mean_claim,
-            partial(clipped_mean, batch_clip_sensitivity(**clip)),
+            partial(clipped_mean, moves),
             (0.05, -0.05),
             MANY,
             across,

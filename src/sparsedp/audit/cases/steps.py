@@ -18,7 +18,7 @@ from scipy.special import log_ndtr
 from torch import Tensor, nn
 
 from sparsedp.accounting import analytic_gaussian_epsilon, epsilon_of, split_sigma
-from sparsedp.audit.case import Case, Claim, Kind, new_seed
+from sparsedp.audit.case import Case, Claim, new_seed
 from sparsedp.audit.eana import EANA
 from sparsedp.audit.faulty import (
     ClippedApart,
@@ -64,7 +64,8 @@ class CanaryModel(nn.Module):
         """100 times the row and the weight."""
         ones = torch.ones(len(ids), 1)
         read = self.row_share * self.table(ids).squeeze(1) + self.dense_share * self.dense(ones).squeeze(1)
-        return 100 * read + self.idle(0 * ones).sum(dim=1)
+        total: Tensor = 100 * read + self.idle(0 * ones).sum(dim=1)
+        return total
 
 
 @dataclass(frozen=True)
@@ -260,7 +261,7 @@ def _selections() -> list[Case]:
 
 
 def _faults() -> list[Case]:
-    every, kind = FEST({"table": range(ROWS)}), "step"
+    every = FEST({"table": range(ROWS)})
     map_: dict[str, Any] = {
         "noise_ratio": 0.5,
         "threshold": 0.5,
@@ -314,18 +315,18 @@ def _faults() -> list[Case]:
             "whether row 7 survives",
         ),
     ]
-    return [_control(name, kind, steps, pair, runs, what) for name, steps, pair, runs, what in listed]
+    return [_control(name, steps, pair, runs, what) for name, steps, pair, runs, what in listed]
 
 
 _CONTROL_DELTA = 0.5
 """Of controls that a moderate number of runs must refute: where the claim is small and the fault's epsilon is not."""
 
 
-def _control(name: str, kind: Kind, steps: Steps, pair: tuple[int, int], runs: int, what: str) -> Case:
+def _control(name: str, steps: Steps, pair: tuple[int, int], runs: int, what: str) -> Case:
     """All are broken copies of steps whose event is one Gaussian of ``SIGMA``."""
 
     def claim() -> Claim:
         epsilon = analytic_gaussian_epsilon(_CONTROL_DELTA, 1 / SIGMA)
         return Claim(epsilon, _CONTROL_DELTA, "the step's gradient")
 
-    return Case(name, kind, claim, steps, pair, runs, what, is_control=True)
+    return Case(name, "step", claim, steps, pair, runs, what, is_control=True)

@@ -45,7 +45,8 @@ class RareRows(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """100 times the row."""
-        return 100.0 * self.table(ids).squeeze(1)
+        read: Tensor = self.table(ids).squeeze(1)
+        return 100.0 * read
 
 
 def _losses(module: nn.Module, batch: Any) -> Tensor:
