@@ -19,6 +19,7 @@ def test_some_audits_of_the_library_and_their_page(tmp_path: Path) -> None:
     assert result.exit_code == 0, (result.output, result.exception)
     assert "laplace, half the noise: claimed epsilon 1 at delta 0" in result.stdout
     assert "known-bad forms are caught" in out.read_text()
+    assert "Made by `sparsedp audit --only 'laplace' --effort 0.2 --out docs/audits.md`" in out.read_text()
     found = json.loads(invoke("audit", "--only", "laplace, half", "--effort", "0.2", "--json").stdout)
     assert [finding["name"] for finding in found] == ["laplace, half the noise"]
     assert found[0]["is_expected"]
@@ -52,7 +53,8 @@ def test_a_run_is_audited(tmp_path: Path) -> None:
     assert result.exit_code == 0, (result.output, result.exception)
     assert "claimed: " in result.stdout
     assert "audited: epsilon >= " in result.stdout
-    assert "add-or-remove-one adjacency, unit: example, confidence 0.95" in result.stdout.replace("\n", " ")
+    words = "add-or-remove-one adjacency, unit: example, released: the final model only; confidence 0.95"
+    assert words in result.stdout.replace("\n", " ")
     assert json.loads((tmp_path / "run" / "audit.json").read_text())["canaries"] == 60
 
 

@@ -21,7 +21,6 @@ _SEEN = {
     "moves": "which rows moved",
     "loss": "the canaries' losses",
 }
-COMMAND = "sparsedp audit --all --out docs/audits.md"
 
 
 @refuse_bad_input
@@ -65,7 +64,15 @@ def audit(
         return
     if not effort > 0 or effort == float("inf"):
         raise ValueError(f"effort must be positive and finite, got {effort}")
-    _audit_library(chosen, out, effort, 0 if seed is None else seed, as_json)
+    found = _audit_library(chosen, effort, seed or 0, as_json)
+    if out is not None:
+        names = "".join(f" --only '{part}'" for part in only or ()) or " --all"
+        size = "" if effort == 1.0 else f" --effort {effort:g}"
+        _write(out, found, f"sparsedp audit{names}{size} --out docs/audits.md", seed or 0)
+    wrong = sum(not finding.is_expected for finding in found)
+    if wrong:
+        typer.echo(f"sparsedp: {wrong} of {len(found)} audits found what they should not", err=True)
+        raise typer.Exit(1)
 
 
 def _audit_run(
@@ -90,13 +97,14 @@ def _in_words(found: RunAudit, path: Path) -> str:
         PrivacyStatement(**{**fields, "notes": tuple(fields["notes"])})
         for fields in (found.claimed, found.copy)
     )
-    unit = claimed.unit
     return (
         f"claimed: {claimed}\n"
         f"audited: epsilon >= {found.lower_bound:.3g} at delta {of_copy.delta:.3g}, {of_copy.adjacency} adjacency, unit: "
-        f"{unit}, confidence {found.confidence:g} (>= {found.gaussian_lower_bound:.3g} if the training is Gaussian DP)\n"
+        f"{of_copy.unit}, released: {of_copy.released}; confidence {found.confidence:g} (>= "
+        f"{found.gaussian_lower_bound:.3g} if the training is Gaussian DP)\n"
         f"how: one training of a copy with {found.canaries:,} canaries, {found.steps:,} steps, which may spend epsilon "
-        f"{of_copy.epsilon:.3g}; the best attack looked at {_SEEN[found.attack]}; {found.seconds:.0f} s\n"
+        f"{of_copy.epsilon:.3g} of the same kind; the best attack looked at {_SEEN[found.attack]}; {found.seconds:.0f} s. "
+        "A bound below the claim does not prove the claim.\n"
         f"written: {path / 'audit.json'}"
     )
 
@@ -114,23 +122,23 @@ def _chosen(only: list[str] | None) -> list[Auditable]:
     return found
 
 
-def _audit_library(cases: list[Auditable], out: Path | None, effort: float, seed: int, as_json: bool) -> None:
-    from sparsedp.audit.case import FAMILY_ERROR, run_cases
+def _audit_library(cases: list[Auditable], effort: float, seed: int, as_json: bool) -> list[Finding]:
+    from sparsedp.audit.case import run_cases
 
     found: list[Finding] = []
-    for finding in run_cases(cases, seed=seed, error=FAMILY_ERROR, effort=effort):
+    for finding in run_cases(cases, seed=seed, effort=effort):
         found.append(finding)
         if not as_json:
             typer.echo(str(finding))
     if as_json:
         typer.echo(json_text([{**asdict(finding), "is_expected": finding.is_expected} for finding in found]))
-    if out is not None:
-        from sparsedp.audit.page import page
-        from sparsedp.core.durable import write_file
+    return found
 
-        write_file(out, page(found, command=COMMAND, error=FAMILY_ERROR, seed=seed))
-        typer.echo(f"written: {out}", err=as_json)
-    wrong = sum(not finding.is_expected for finding in found)
-    if wrong:
-        typer.echo(f"sparsedp: {wrong} of {len(found)} audits found what they should not", err=True)
-        raise typer.Exit(1)
+
+def _write(out: Path, found: list[Finding], command: str, seed: int) -> None:
+    from sparsedp.audit.case import FAMILY_ERROR
+    from sparsedp.audit.page import page
+    from sparsedp.core.durable import write_file
+
+    write_file(out, page(found, command=command, error=FAMILY_ERROR, seed=seed))
+    typer.echo(f"written: {out}", err=True)
