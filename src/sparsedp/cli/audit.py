@@ -66,9 +66,9 @@ def audit(
         raise ValueError(f"effort must be positive and finite, got {effort}")
     found = _audit_library(chosen, effort, seed or 0, as_json)
     if out is not None:
-        names = "".join(f" --only '{part}'" for part in only or ()) or " --all"
+        which = "".join(f" --only '{part}'" for part in only or ()) or " --all"
         size = "" if effort == 1.0 else f" --effort {effort:g}"
-        _write(out, found, f"sparsedp audit{names}{size} --out docs/audits.md", seed or 0)
+        _write(out, found, f"sparsedp audit{which}{size} --out docs/audits.md", seed or 0)
     wrong = sum(not finding.is_expected for finding in found)
     if wrong:
         typer.echo(f"sparsedp: {wrong} of {len(found)} audits found what they should not", err=True)
