@@ -58,6 +58,34 @@ def finished(path: Path, algorithm: str = "adafest", *, auc: float = 0.6, **chan
     return path
 
 
+AUDIT = {
+    "claimed": STATEMENT,
+    "copy": {**STATEMENT, "epsilon": 1.5},
+    "steps": 40,
+    "lower_bound": 0.4321,
+    "confidence": 0.95,
+    "canaries": 1000,
+}
+
+
+def test_an_audited_bound_stands_beside_the_claim(tmp_path: Path, browser: Any) -> None:
+    path = finished(tmp_path / "run")
+    assert "audited" not in privacy_card(FinishedRun.read(path))
+    RunFolder(path).write_json("audit", AUDIT)
+    page, errors, _ = opened(browser, write_report([path], tmp_path / "report.html"))
+    assert not errors
+    assert page.locator("dl.figures div").all_inner_texts()[:2] == [
+        "epsilon\n1.98",
+        "audited epsilon\n≥ 0.432",
+    ]
+    words = page.locator(".card").inner_text()
+    assert "1,000 canaries, 40 steps" in words
+    assert "add-or-remove-one, unit: example, released: the model after every step; confidence 0.95" in words
+    assert "does not prove the claim" in words
+    RunFolder(path).write_json("audit", {**AUDIT, "lower_bound": 1.7})
+    assert "The audit refutes the claim" in privacy_card(FinishedRun.read(path))
+
+
 def test_a_comparison_in_the_browser(tmp_path: Path, browser: Any) -> None:
     runs = [
         finished(tmp_path / "plain", "non-private", auc=0.7),

@@ -11,14 +11,21 @@ from sparsedp.core.extras import lazy_names
 
 _HOME = {
     "AuditResult": "distinguishing",
+    "CanaryData": "canary_run",
     "CanaryRanks": "canaries",
+    "CanaryScores": "canary_run",
+    "CanaryTraining": "canary_run",
+    "Case": "case",
     "ChiSquare": "canaries",
+    "Claim": "case",
     "EANA": "eana",
+    "Finding": "case",
     "RareIds": "canaries",
     "audit": "distinguishing",
     "epsilon_lower_bound": "distinguishing",
     "exact_epsilon": "distinguishing",
     "hockey_stick": "distinguishing",
+    "OneRunCase": "one_run_case",
     "OneRunResult": "coins",
     "flip_coins": "coins",
     "insert_phrases": "canaries",
@@ -28,14 +35,22 @@ _HOME = {
     "rank_phrases": "canaries",
     "repeated": "distinguishing",
     "replay": "recording",
+    "run_cases": "case",
     "ReplayResult": "recording",
 }
 
 __all__ = [
     "EANA",
     "AuditResult",
+    "CanaryData",
     "CanaryRanks",
+    "CanaryScores",
+    "CanaryTraining",
+    "Case",
     "ChiSquare",
+    "Claim",
+    "Finding",
+    "OneRunCase",
     "OneRunResult",
     "RareIds",
     "ReplayResult",
@@ -51,6 +66,7 @@ __all__ = [
     "rank_phrases",
     "repeated",
     "replay",
+    "run_cases",
 ]
 
 if TYPE_CHECKING:
@@ -63,6 +79,8 @@ if TYPE_CHECKING:
         random_phrases,
         rank_phrases,
     )
+    from sparsedp.audit.canary_run import CanaryData, CanaryScores, CanaryTraining
+    from sparsedp.audit.case import Case, Claim, Finding, run_cases
     from sparsedp.audit.coins import OneRunResult, flip_coins, one_run
     from sparsedp.audit.distinguishing import (
         AuditResult,
@@ -73,6 +91,7 @@ if TYPE_CHECKING:
         repeated,
     )
     from sparsedp.audit.eana import EANA
+    from sparsedp.audit.one_run_case import OneRunCase
     from sparsedp.audit.recording import ReplayResult, replay
 
 __getattr__ = lazy_names(__name__, _HOME)

@@ -84,15 +84,13 @@ def one_run(
     delta, claimed = check_probability("delta", delta), check_non_negative("claimed", claimed)
     if not 0.0 < confidence < 1.0:
         raise ValueError(f"confidence must lie strictly between 0 and 1, got {confidence}")
-    sizes = sorted(
-        {max(1, round(share * points.size)) for share in _SHARES} if guesses is None else set(guesses)
-    )
+    sizes = guess_counts(points.size) if guesses is None else sorted(set(guesses))
     if not sizes or not 1 <= sizes[0] <= sizes[-1] <= points.size:
         raise ValueError(f"guesses must be between 1 and the number of canaries, {points.size}, got {sizes}")
     error = (1.0 - confidence) / len(sizes)
     found = []
     for size in sizes:
-        correct = _correct_guesses(points, coins, size)
+        correct = correct_guesses(points, coins, size)
         bound = one_run_epsilon(size, correct, canaries=points.size, delta=delta, confidence=1.0 - error)
         gaussian = one_run_gaussian_epsilon(
             size, correct, canaries=points.size, delta=delta, confidence=1.0 - error
@@ -145,7 +143,12 @@ def _checked(scores: ArrayLike, included: ArrayLike) -> tuple[NDArray[np.float64
     return points, coins
 
 
-def _correct_guesses(scores: NDArray[np.float64], included: Bools, guesses: int) -> int:
+def guess_counts(canaries: int) -> list[int]:
+    """The numbers of canaries that are guessed where none are given."""
+    return sorted({max(1, round(share * canaries)) for share in _SHARES})
+
+
+def correct_guesses(scores: NDArray[np.float64], included: Bools, guesses: int) -> int:
     """Guess "in" for the higher half of the guessed canaries and "out" for the lower."""
     order = np.argsort(scores, kind="stable")
     low, high = order[: guesses // 2], order[scores.size - (guesses - guesses // 2) :]

@@ -9,6 +9,7 @@ import typer
 
 from sparsedp import __version__
 from sparsedp.cli.account import account
+from sparsedp.cli.audit import audit
 from sparsedp.cli.bench import bench
 from sparsedp.cli.calibrate import calibrate
 from sparsedp.cli.demo import demo
@@ -58,6 +59,7 @@ for command in (
     plan,
     account,
     calibrate,
+    audit,
     bench,
     reproduce,
     report,

@@ -9,6 +9,7 @@ from typing import Any
 from sparsedp.accounting import PrivacyStatement
 from sparsedp.runs import RunConfig, RunFolder
 from sparsedp.runs.data_location import RECORD
+from sparsedp.runs.folder import AUDIT
 from sparsedp.runs.result import read_result
 
 
@@ -23,6 +24,9 @@ class FinishedRun:
     data: dict[str, Any]
     """Which data it is of, as its folder notes it."""
 
+    audit: dict[str, Any] | None = None
+    """What ``sparsedp audit`` found, where it was run."""
+
     @classmethod
     def read(cls, path: str | Path) -> FinishedRun:
         """From its folder."""
@@ -30,7 +34,8 @@ class FinishedRun:
         config, result = folder.config(), read_result(folder)
         if result is None:
             raise ValueError(f"{path} is not finished; resume it first")
-        return cls(folder, config, asdict(result), folder.metrics(), folder.read_json(RECORD) or {})
+        record, audit = folder.read_json(RECORD) or {}, folder.read_json(AUDIT)
+        return cls(folder, config, asdict(result), folder.metrics(), record, audit)
 
     @property
     def name(self) -> str:

@@ -57,19 +57,43 @@ def privacy_card(run: FinishedRun) -> str:
     if vocabulary is not None:
         cost = f"The vocabulary was learned from the same data; unless the run shares its ledger, it adds {vocabulary}."
         words += paragraph(cost, "quiet")
-    figures = _figures(statement.epsilon, statement.delta, statement.unit)
+    if run.audit is not None:
+        words += _audit_words(run.audit)
+    figures = _figures(statement.epsilon, statement.delta, statement.unit, run.audit)
     return f"<div class=card><strong>{escape(run.name)}</strong>{figures}{verdict}{words}</div>"
 
 
-def _figures(epsilon: float, delta: float, unit: str) -> str:
-    """Epsilon, delta and unit, large, at the top of a card: a phone shows them without scrolling."""
-    named = (("epsilon", f"{epsilon:.3g}"), ("delta", f"{delta:.2g}"), ("unit", unit))
+def _figures(epsilon: float, delta: float, unit: str, audit: Mapping[str, Any] | None = None) -> str:
+    """Epsilon, delta and unit, large, at the top of a card: a phone shows them without scrolling.
+
+    Of an audited run the audited lower bound stands beside the claimed epsilon.
+    """
+    audited = () if audit is None else (("audited epsilon", f"≥ {audit['lower_bound']:.3g}"),)
+    named = (("epsilon", f"{epsilon:.3g}"), *audited, ("delta", f"{delta:.2g}"), ("unit", unit))
     return "".join(
         [
             "<dl class=figures>",
             *(f"<div><dt>{name}</dt><dd>{escape(value)}</dd></div>" for name, value in named),
             "</dl>",
         ]
+    )
+
+
+def _audit_words(audit: Mapping[str, Any]) -> str:
+    """What the audited lower bound means, and how it was found."""
+    copy = audit["copy"]
+    is_refuted = audit["lower_bound"] > copy["epsilon"]
+    verdict = (
+        "The audit refutes the claim: the copy let through more than its epsilon."
+        if is_refuted
+        else "A bound below the claim does not prove the claim."
+    )
+    return paragraph(
+        f"Audited: a copy of this run's configuration with {audit['canaries']:,} canaries, {audit['steps']:,} steps and a "
+        f"budget of epsilon {copy['epsilon']:.3g} let through at least epsilon {audit['lower_bound']:.3g} at delta "
+        f"{copy['delta']:.2g} ({copy['adjacency']}, unit: {copy['unit']}, released: {copy['released']}; confidence "
+        f"{audit['confidence']:g}). {verdict}",
+        "bad" if is_refuted else "quiet",
     )
 
 

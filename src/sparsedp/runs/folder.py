@@ -15,6 +15,8 @@ from sparsedp.runs.config import RunConfig
 from sparsedp.runs.text_config import read_config
 
 CONFIG = "config.yaml"
+AUDIT = "audit"
+"""The file, ``audit.json``, that an audit of the run leaves."""
 
 
 class RunFolder:
@@ -24,8 +26,8 @@ class RunFolder:
     run that diverged ``failed.json`` in place of it and of the weights),
     ``model.safetensors``, ``schema.json`` and ``encoding.json`` (the rules of the preparation; with
     vocabularies ``encoding.safetensors``), ``tensorboard/``, the run's own ``run.ledger`` and its name on ledgers,
-    ``run.name``, and ``data.json``, which data it is of; ``private/`` has the checkpoint, which holds the state
-    of the optimiser and (for seeded runs) of the noise streams.
+    ``run.name``, ``data.json``, which data it is of, and ``audit.json``, what an audit of it found; ``private/``
+    has the checkpoint, which holds the state of the optimiser and (for seeded runs) of the noise streams.
     """
 
     def __init__(self, path: str | Path) -> None:

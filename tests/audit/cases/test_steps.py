@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import pytest
+
+from sparsedp.audit.case import run_cases
+from sparsedp.audit.cases import steps
+from sparsedp.runs import ALGORITHMS
+
+CASES = {case.name: case for case in steps.cases()}
+QUICK = ["EANA: noise on touched rows only", "lazy noise that is not flushed"]
+
+
+def test_every_private_algorithm_has_a_step_that_is_audited() -> None:
+    labels = {algorithm.label for algorithm in ALGORITHMS.values() if algorithm.private}
+    assert {name.removesuffix(", one step") for name, case in CASES.items() if not case.is_control} == labels
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_faults_that_show_at_once_are_caught(name: str) -> None:
+    (found,) = run_cases([CASES[name]], error=1e-4)
+    assert found.is_refuted, str(found)
+
+
+def test_a_right_step_is_not_refuted() -> None:
+    """Errs with probability at most 1e-8."""
+    (found,) = run_cases([CASES["DP-FEST, one step"]], error=1e-8, effort=0.125)
+    assert not found.is_refuted, str(found)
+    assert found.lower_bound > 0.5, "an audit that sees nothing proves nothing"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_claims_stand_and_controls_fall(name: str) -> None:
+    """The bounds of right forms are far below their claims: they would pass them with a probability below 1e-8."""
+    (found,) = run_cases([CASES[name]], error=1e-4)
+    assert found.is_expected, str(found)
+    assert found.lower_bound > 0.5
