@@ -210,7 +210,10 @@ def load_state(engine: PrivacyEngine, state: dict[str, Any]) -> None:
     session.optimizer.steps_taken = state["steps_taken"]
     session.buffers.load_state_dict(state["buffers"])
     session.module.load_state_dict(state["module"])
-    session.optimizer.load_state_dict(state["optimizer"])
+    try:
+        session.optimizer.load_state_dict(state["optimizer"])
+    except ValueError as error:
+        raise ValueError(f"resume: the saved state of the optimiser does not fit ({error})") from error
     if session.loader is not None:
         session.loader.position = state["loader_position"]
     if session.lazy is not None:
