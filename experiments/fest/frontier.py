@@ -32,7 +32,7 @@ LEAD = (
 )
 RATES = (1.0, 2.0)
 """Times the recipe's learning rate of the tables."""
-ROWS = {1.0: (3000, 30_000), 3.0: (30_000, 150_000), 8.0: (30_000, 150_000)}
+ROWS = {1.0: (3000, 30_000), 3.0: (26_000, 150_000), 8.0: (26_000, 264_000)}
 """FEST's rows by epsilon: the less noise, the rarer the rows that are worth training."""
 BY_CHANCE = (20.0, 2000.0)
 """Untouched rows that pass AdaFEST's threshold in a step."""
@@ -50,7 +50,7 @@ def _trained_well(name: str, source: str) -> DataSet:
 DATA_SETS = (
     _trained_well("flights", flights_3m.NAME),
     _trained_well("tennis", atp_tennis.NAME),
-    _trained_well("generated", "generated:1000000"),
+    _trained_well("generated", "generated:200000"),
 )
 QUICK = DataSet("quick", "4,000 generated clicks", "generated:4000", {"always_on_rows": 0}, {}, ALGORITHMS)
 
@@ -123,9 +123,12 @@ def _grid(
 ) -> Grid:
     """The recipe's settings, with its learning rate of the tables times each factor."""
     asked = {"algorithm": algorithm, "epsilon": epsilon, **size}
-    recipe = plan_for(source, **asked).config
-    if recipe.choices.epochs > MOST_EPOCHS:
-        recipe = plan_for(source, **asked, epochs=MOST_EPOCHS).config
+    plan = plan_for(source, **asked)
+    if plan.config.choices.epochs > MOST_EPOCHS:
+        plan = plan_for(source, **asked, epochs=MOST_EPOCHS)
+    recipe = plan.config
+    if algorithm == "fest":
+        size = {**size, "fest_mu": plan.recipe.selection["fest_mu"]}
     names = [*Choices._fields, "physical_batch_size", "model", "model_options", "read_share_mu"]
     settings: Grid = {name: [getattr(recipe, name)] for name in names if getattr(recipe, name) is not None}
     rates = [float(f"{recipe.choices.table_learning_rate * factor:.3g}") for factor in factors]

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from sparsedp.accounting.analytic_gaussian import analytic_gaussian_sigma
 from sparsedp.accounting.users import user_step_event
-from sparsedp.core.defaults import DEFAULT_ALWAYS_ON_ROWS, default_delta, default_mu
+from sparsedp.core.defaults import DEFAULT_ALWAYS_ON_ROWS, default_delta
 from sparsedp.core.steps import steps_per_epoch
 from sparsedp.core.tables import TableShape
 from sparsedp.core.validation import check_count, check_delta, check_epsilon, check_positive
@@ -52,6 +52,9 @@ PIECE = 16_384
 """Examples in memory at once."""
 SMALL_TABLES = 1 << 16
 """Coordinates of all tables up to which choosing rows saves nothing that matters."""
+TOP_K = 0.2
+"""FEST: the part of the budget's Gaussian-DP parameter for choosing the rows: it adds 2% to the noise of training. With
+less, rare rows are chosen by chance."""
 ROWS_PER_UNIT_OF_SIGNAL = 0.02
 """FEST: rows kept for each unit of ``mu * examples``, the size of the data in units of its noise."""
 PLAIN = (
@@ -280,7 +283,7 @@ def _selection(
     if algorithm in ("fest", "adafest+"):
         rows = round(ROWS_PER_UNIT_OF_SIGNAL * batch.mu * members)
         total = sum(table.rows for table in shapes)
-        return {"rows": min(max(rows, 100), total), "fest_mu": default_mu(members), "always_on_rows": 0}
+        return {"rows": min(max(rows, 100), total), "fest_mu": _rounded(TOP_K * batch.mu), "always_on_rows": 0}
     return {}
 
 
