@@ -209,7 +209,13 @@ def test_both_runs_are_calibrated_for_what_they_release(mu, monkeypatch):
 
     monkeypatch.setattr(module, "calibrate", spy)
     made = plan(**{**RUN, "epochs": 1.5}, tables=TABLES, fest_mu=mu)
-    same = {"target_epsilon": 1.0, "target_delta": 1e-7, "sampling_rate": 0.008192, "steps": 185}
+    same = {
+        "target_epsilon": 1.0,
+        "target_delta": 1e-7,
+        "sampling_rate": 0.008192,
+        "steps": 185,
+        "step_event": None,
+    }
     # The histogram's noise is C1 / mu on counts of sensitivity C1, hence a noise multiplier of 1 / mu.
     choice = GaussianDpEvent(1 / (mu or 0.05))
     assert asked == [{**same, "extra_events": ()}, {**same, "extra_events": (choice,)}]

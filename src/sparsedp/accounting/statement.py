@@ -51,6 +51,8 @@ class PrivacyStatement:
             if not getattr(self, name):
                 raise ValueError(f"{name} must not be empty: a guarantee without it cannot be read")
         object.__setattr__(self, "notes", tuple(self.notes))
+        written = self.trade_off if isinstance(self.trade_off, Mapping) else None
+        object.__setattr__(self, "_written", written)  # read and written again it is the same
         object.__setattr__(self, "trade_off", self._curve(self.trade_off))
 
     def _curve(self, given: TradeOffCurve | Mapping[str, Any] | None) -> TradeOffCurve:
@@ -117,5 +119,5 @@ class PrivacyStatement:
             "released": self.released,
             "private": self.private,
             "notes": list(self.notes),
-            "trade_off": self.trade_off.to_json(self.delta),
+            "trade_off": getattr(self, "_written", None) or self.trade_off.to_json(self.delta),
         }

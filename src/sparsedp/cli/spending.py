@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE, REPLACE_ONE
-
 if TYPE_CHECKING:
     from sparsedp.accounting.events import DpEvent, Events
     from sparsedp.accounting.statement import PrivacyStatement
@@ -38,6 +36,8 @@ class Spending:
 
         if check_count("group_size", size) == 1:
             return self
+        from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE
+
         if self.unit != "example" or self.replaced or self.adjacency != ADD_OR_REMOVE_ONE:
             raise ValueError(
                 f"group_size: groups are of examples, {ADD_OR_REMOVE_ONE}; this is for the unit {self.unit!r}, {self.adjacency}"
@@ -48,6 +48,8 @@ class Spending:
         """The same under another adjacency, where that is known; None: as it is."""
         if adjacency in (None, self.adjacency):
             return self
+        from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE, REPLACE_ONE
+
         if (self.adjacency, adjacency) != (ADD_OR_REMOVE_ONE, REPLACE_ONE):
             raise ValueError(
                 f"adjacency: what was spent is known for {self.adjacency}; from {ADD_OR_REMOVE_ONE} it can be told for "

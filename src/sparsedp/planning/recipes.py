@@ -283,7 +283,11 @@ def _selection(
     if algorithm in ("fest", "adafest+"):
         rows = round(ROWS_PER_UNIT_OF_SIGNAL * batch.mu * members)
         total = sum(table.rows for table in shapes)
-        return {"rows": min(max(rows, 100), total), "fest_mu": _rounded(TOP_K * batch.mu), "always_on_rows": 0}
+        return {
+            "rows": min(max(rows, 100), total),
+            "fest_mu": _rounded(TOP_K * batch.mu),
+            "always_on_rows": 0,
+        }
     return {}
 
 

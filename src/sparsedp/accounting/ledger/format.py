@@ -25,7 +25,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE
+from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from sparsedp.core.validation import check_delta, check_epsilon
 
 FORMAT = "sparsedp-ledger"
@@ -148,7 +148,7 @@ def _fault_of(head: Record) -> str | None:
     for field in ("id", "unit"):
         if not isinstance(head.get(field), str) or not head[field]:
             return f"no {field}"
-    if head.get("adjacency") != ADD_OR_REMOVE_ONE or ":" in head["id"]:
+    if head.get("adjacency") not in (ADD_OR_REMOVE_ONE, REPLACE_ONE) or ":" in head["id"]:
         return "another adjacency" if ":" not in head["id"] else "no id"
     budget = head.get("budget", ())
     if budget is None:
