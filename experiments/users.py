@@ -19,9 +19,10 @@ from sparsedp.accounting.users import events_of_users
 from sparsedp.data import ClickData, Columns, HashRule, Label, Table, prepare
 from sparsedp.runs import RunConfig
 from sparsedp.runs.evaluation import evaluate
+from sparsedp.runs.plain_trainer import PlainTrainer
 from sparsedp.runs.run_stats import RunStats
 from sparsedp.runs.sources import fresh_model
-from sparsedp.runs.trainer import PlainTrainer, PrivateTrainer, Trainer
+from sparsedp.runs.trainer import PrivateTrainer, Trainer
 from sparsedp.runs.training import take_steps
 
 EPSILONS = (2.0, 8.0)

@@ -27,9 +27,10 @@ from experiments.fest.text_data import Texts, TextSet, made_up, read
 from sparsedp.data import TextData
 from sparsedp.models.text_classifier import TextClassifier, word_embedding_of
 from sparsedp.runs import ALGORITHMS, TextConfig, evaluate
+from sparsedp.runs.plain_trainer import PlainTrainer
 from sparsedp.runs.run_stats import RunStats
 from sparsedp.runs.text import fresh_classifier
-from sparsedp.runs.trainer import PlainTrainer, PrivateTrainer, Trainer, open_ledger
+from sparsedp.runs.trainer import PrivateTrainer, Trainer, open_ledger
 from sparsedp.runs.training import take_steps
 
 EPSILONS = [1.0, 3.0, 8.0]

@@ -17,9 +17,10 @@ from sparsedp.accounting import Ledger, PrivacyStatement, TradeOffCurve
 from sparsedp.accounting.events import GaussianDpEvent, PoissonSampledDpEvent
 from sparsedp.runs import RunConfig, RunFolder, resume, stream, streaming
 from sparsedp.runs.evaluation import evaluate_run
+from sparsedp.runs.plain_trainer import PlainTrainer
 from sparsedp.runs.run_stats import RunStats
 from sparsedp.runs.sources import held_out, open_data, split_periods
-from sparsedp.runs.trainer import PlainTrainer, PrivateTrainer
+from sparsedp.runs.trainer import PrivateTrainer
 from sparsedp.runs.training import Progress
 from sparsedp.selection.row_memory import RowMemory
 from sparsedp.selection.vocabulary import StreamingVocabulary

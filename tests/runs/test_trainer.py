@@ -12,10 +12,10 @@ import torch
 from support.runs import config
 
 from sparsedp.accounting import GaussianDpEvent, Ledger, PoissonSampledDpEvent
-from sparsedp.data import ClickData
 from sparsedp.randomness import Stream
+from sparsedp.runs.plain_trainer import PlainTrainer
 from sparsedp.runs.sources import fresh_model, open_data
-from sparsedp.runs.trainer import PlainTrainer, PrivateTrainer, open_ledger
+from sparsedp.runs.trainer import PrivateTrainer, open_ledger
 from sparsedp.runs.training import train_step
 
 
@@ -107,13 +107,6 @@ def test_steps_paid_and_not_in_the_model_are_lost(tmp_path: Path) -> None:
     assert again.lost_steps() == 3
     for each in (trainer, again):
         each.close()
-
-
-def test_without_privacy_nothing_is_lost() -> None:
-    asked = config("non-private", data="generated:400")
-    data: ClickData = open_data(asked.data)
-    trainer = PlainTrainer(asked, fresh_model(asked, data), data)
-    assert (trainer.lost_steps(), trainer.choose_once(), trainer.stopped) == (0, False, None)
 
 
 @pytest.mark.parametrize("algorithm", ["adafest", "non-private"])

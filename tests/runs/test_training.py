@@ -27,8 +27,9 @@ from sparsedp.data import ClickData
 from sparsedp.runs import ALGORITHMS, Result, RunConfig, RunFolder, resume, train, training
 from sparsedp.runs import result as run_result
 from sparsedp.runs.evaluation import Evaluation, evaluate
+from sparsedp.runs.plain_trainer import PlainTrainer
 from sparsedp.runs.run_stats import RunStats
-from sparsedp.runs.trainer import PlainTrainer, PrivateTrainer
+from sparsedp.runs.trainer import PrivateTrainer
 from sparsedp.runs.training import Progress
 
 FAST = [

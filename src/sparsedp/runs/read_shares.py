@@ -100,7 +100,8 @@ def _zeros(rows: int, examples: int) -> F64 | SparseCounts:
 def _added(counts: F64 | SparseCounts, ids: NDArray[np.int32], rows: int) -> F64 | SparseCounts:
     if isinstance(counts, SparseCounts):
         return counts + SparseCounts.of(ids, rows)
-    return counts + np.bincount(ids, minlength=rows)
+    counts += np.bincount(ids, minlength=rows)
+    return counts
 
 
 def _of_pairs(parts: list[I64], rows: int) -> SparseCounts:

@@ -24,12 +24,13 @@ from sparsedp.runs.checkpoints import CheckpointSchedule, save_checkpoint, whole
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.evaluation import Evaluation, evaluate
 from sparsedp.runs.folder import RunFolder
+from sparsedp.runs.plain_trainer import PlainTrainer
 from sparsedp.runs.result import Result, finish_run
 from sparsedp.runs.row_counts import count_columns
 from sparsedp.runs.run_stats import RunStats
 from sparsedp.runs.setup import RunSetup
 from sparsedp.runs.sources import features_of, held_out, split_periods
-from sparsedp.runs.trainer import PlainTrainer, PrivateTrainer, Trainer, open_ledger
+from sparsedp.runs.trainer import PrivateTrainer, Trainer, open_ledger
 from sparsedp.runs.training import OnProgress, take_steps
 from sparsedp.selection import FEST
 from sparsedp.selection.vocabulary import StreamingVocabulary

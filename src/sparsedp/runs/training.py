@@ -20,11 +20,12 @@ from sparsedp.runs.config import RunConfig
 from sparsedp.runs.curves import Curves, curves
 from sparsedp.runs.evaluation import Evaluation, evaluate
 from sparsedp.runs.folder import RunFolder
+from sparsedp.runs.plain_trainer import PlainTrainer
 from sparsedp.runs.result import Result, finish_run
 from sparsedp.runs.run_stats import RunStats
 from sparsedp.runs.setup import RunSetup
 from sparsedp.runs.sources import features_of, split
-from sparsedp.runs.trainer import PlainTrainer, PrivateTrainer, Trainer, open_ledger
+from sparsedp.runs.trainer import PrivateTrainer, Trainer, open_ledger
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,11 @@ from pathlib import Path
 
 from sparsedp.accounting import PrivacyStatement
 from sparsedp.runs.folder import RunFolder
+from sparsedp.runs.plain_trainer import PlainTrainer
 from sparsedp.runs.result import NOT_PRIVATE
 from sparsedp.runs.setup import RunSetup
 from sparsedp.runs.sources import split
-from sparsedp.runs.trainer import PlainTrainer, PrivateTrainer, Trainer, open_ledger
+from sparsedp.runs.trainer import PrivateTrainer, Trainer, open_ledger
 from sparsedp.training.checkpoint import write_weights
 
 
