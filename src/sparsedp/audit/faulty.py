@@ -135,45 +135,43 @@ class _QuietSums(StepSums):
         return whole._replace(**{part: getattr(half, part) for part in self._quiet})
 
 
-class _NoGuarantee(AdaFEST):
+class _FaultyRule(AdaFEST):
     """AdaFEST with a faulty rule: no event bounds it."""
 
     @override
     def step_event(self, noise_multiplier: float) -> DpEvent:
         return NonPrivateDpEvent()
 
+    @override
+    def rule(
+        self, space: RowSpace, *, noise_multiplier: float, max_grad_norm: float, expected_batch_size: float
+    ) -> ContributionMap:
+        """The right rule, but for the fault."""
+        right = super().rule(
+            space,
+            noise_multiplier=noise_multiplier,
+            max_grad_norm=max_grad_norm,
+            expected_batch_size=expected_batch_size,
+        )
+        return self._with_fault(right)
 
-class QuietMap(_NoGuarantee):
+    def _with_fault(self, right: ContributionMap) -> ContributionMap:
+        raise NotImplementedError
+
+
+class QuietMap(_FaultyRule):
     """AdaFEST with half the noise on the contribution map. Not private; a control."""
 
     @override
-    def rule(
-        self, space: RowSpace, *, noise_multiplier: float, max_grad_norm: float, expected_batch_size: float
-    ) -> ContributionMap:
-        """The right rule, but for the noise."""
-        right = super().rule(
-            space,
-            noise_multiplier=noise_multiplier,
-            max_grad_norm=max_grad_norm,
-            expected_batch_size=expected_batch_size,
-        )
+    def _with_fault(self, right: ContributionMap) -> ContributionMap:
         return replace(right, map_noise_multiplier=right.map_noise_multiplier / 2)
 
 
-class RememberedReads(_NoGuarantee):
+class RememberedReads(_FaultyRule):
     """AdaFEST whose memory holds the rows that were read, not those that were released. Not private; a control."""
 
     @override
-    def rule(
-        self, space: RowSpace, *, noise_multiplier: float, max_grad_norm: float, expected_batch_size: float
-    ) -> ContributionMap:
-        """The right rule, but for what it remembers."""
-        right = super().rule(
-            space,
-            noise_multiplier=noise_multiplier,
-            max_grad_norm=max_grad_norm,
-            expected_batch_size=expected_batch_size,
-        )
+    def _with_fault(self, right: ContributionMap) -> ContributionMap:
         return _ReadMap(**{each.name: getattr(right, each.name) for each in fields(right)})
 
 
