@@ -10,11 +10,14 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 demo: $(READY)
 	$(BIN)/sparsedp demo --out demo
 
+# Each process has a core: threads of torch's would be in each other's way. Neighbouring tests share fixtures.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
+
 test: $(READY) browser
-	$(BIN)/pytest -n 2 -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test-all: $(READY) browser
-	$(BIN)/pytest -n 2
+	$(PYTEST)
 
 # Do the tests notice? A tenth of the list: make mutants SHARE=1/10
 SHARE ?= 1/1

@@ -2,7 +2,7 @@
 
     python benchmarks/predict.py [--json] [--full]
 
-All run in one process and take turns. Both read and encode on all cores; `predict` then runs the model. The first
+All run in one process and take turns. Both read and encode on all cores, where `predict` also runs the model. The first
 case has a network of next to nothing: what predicting costs besides its model. Ratios are of processor time, which
 other work on the machine does not stretch; seconds are those of the clock. `--full` takes a million rows.
 """

@@ -10,6 +10,8 @@ not say why, or if fewer than 95% are killed.
 from __future__ import annotations
 
 import argparse
+import gc
+import importlib
 import json
 import os
 import selectors
@@ -20,7 +22,7 @@ import tempfile
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +31,11 @@ SOURCE, TESTS, LIST = ROOT / "src", ROOT / "tests", ROOT / "tests" / "mutants.to
 BAR = 0.95
 SECONDS = (120, 300, 1200)
 """How long the tests of a mutant may take: the one that is named, those of its file, those of its room."""
+HEAVY = (
+    *("cryptography.hazmat.primitives.ciphers", "dp_accounting", "hypothesis", "numba", "opacus", "polars", "pydantic", "pytest"),
+    *("safetensors.torch", "scipy.stats", "sklearn.linear_model", "sympy", "torch._dynamo", "torch.distributed", "typer", "yaml"),
+)  # fmt: skip
+"""What the tests import and the library's source has no part in."""
 ENDLESS = "(does not end)"
 
 
@@ -96,10 +103,26 @@ def _copy_with(mutant: Mutant, folder: Path) -> Path:
     """The mutated source; compiled loops are compiled anew where one of them may have changed."""
     path = SOURCE / "sparsedp" / mutant.file
     text = path.read_text()
-    stale = shutil.ignore_patterns("*.nb[ic]") if "@compiled" in text else None
-    copy = shutil.copytree(SOURCE, folder / "src", ignore=stale)
+    copy = shutil.copytree(
+        SOURCE, folder / "src", ignore=_stale_loops(mutant) if "@compiled" in text else None
+    )
     (copy / "sparsedp" / mutant.file).write_text(text.replace(mutant.old, mutant.new))
     return copy
+
+
+def _stale_loops(mutant: Mutant) -> Callable[[str, list[str]], set[str]]:
+    """Which compiled loops not to copy: those of the mutant's room and of later ones, which alone may hold its code."""
+    layers = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0][
+        "layers"
+    ]
+    rooms = [layer.removeprefix("sparsedp.") for layer in layers]  # the last room first
+    stale = {SOURCE / "sparsedp" / room for room in rooms[: rooms.index(mutant.room) + 1]}
+
+    def chosen(folder: str, names: list[str]) -> set[str]:
+        is_stale = not stale.isdisjoint((Path(folder), *Path(folder).parents))
+        return {name for name in names if is_stale and name.endswith((".nbi", ".nbc"))}
+
+    return chosen
 
 
 def first_failure(source: Path, tests: Sequence[str], seconds: int) -> str | None:
@@ -140,15 +163,12 @@ def _run(source: Path, tests: Sequence[str], log: Path, seconds: int) -> int:
 
 def _import_heavy() -> None:
     """Once, for all the processes that test a mutant. Nothing of the library itself."""
-    import dp_accounting
-    import hypothesis
-    import numba
-    import pytest
-    import scipy.stats
+    for name in HEAVY:
+        importlib.import_module(name)
     import torch
 
-    assert all((dp_accounting, hypothesis, numba, pytest, scipy.stats))
     torch.set_num_threads(1)
+    gc.freeze()  # pytest collects garbage several times in each of the processes
 
 
 def tried(mutants: Sequence[Mutant], workers: int, quick: bool) -> Iterator[tuple[Mutant, str | None]]:

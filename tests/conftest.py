@@ -1,5 +1,6 @@
 """For all tests: no deadline, since the first call of a compiled loop compiles it; the same cases in every run."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -9,6 +10,15 @@ from hypothesis import settings
 settings.register_profile("compiled", deadline=None, derandomize=True)
 settings.load_profile("compiled")
 
+gc.disable()  # nothing that is imported while tests are collected is garbage
+
+
+def pytest_collection_finish():
+    """Look for garbage from here on, among what the tests make."""
+    gc.freeze()
+    gc.enable()
+
+
 BESIDE = Path(__file__).parents[2] / "shared" / "data"
 
 
@@ -16,9 +26,9 @@ BESIDE = Path(__file__).parents[2] / "shared" / "data"
 def shared_data():
     """The folder of the real data sets, as SPARSEDP_DATA names it; skips the test where there is none."""
     with pytest.MonkeyPatch.context() as patch:
-        if "SPARSEDP_DATA" not in os.environ and BESIDE.is_dir():
+        if not os.environ.get("SPARSEDP_DATA") and BESIDE.is_dir():
             patch.setenv("SPARSEDP_DATA", str(BESIDE))
-        if "SPARSEDP_DATA" not in os.environ:
+        if not os.environ.get("SPARSEDP_DATA"):
             pytest.skip("the real data sets are not here: set SPARSEDP_DATA (docs/data-sets.md)")
         yield Path(os.environ["SPARSEDP_DATA"])
 

@@ -54,6 +54,18 @@ def test_what_is_wrong_with_a_list_is_said(mutants: ModuleType) -> None:
     assert faults[0] == f"{good.name!r} stands 3 times"
 
 
+def test_loops_that_may_hold_the_mutant_are_compiled_anew(mutants: ModuleType) -> None:
+    stale = mutants._stale_loops(mutants.Mutant("", "training/batch.py", "", "", ""))
+    files = ["a.cpython-311.pyc", "a.f-1.py311.nbi", "a.f-1.py311.1.nbc"]
+    for room, expected in (
+        ("randomness", []),
+        ("rows", []),
+        ("training", files[1:]),
+        ("distributed", files[1:]),
+    ):
+        assert stale(str(mutants.SOURCE / "sparsedp" / room / "__pycache__"), files) == {*expected}, room
+
+
 TRY = """
 import sys, tempfile
 from pathlib import Path

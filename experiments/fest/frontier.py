@@ -18,6 +18,7 @@ from experiments.fest.runs import DataSet, Grid, data_sets_of, runs_of
 from experiments.fest.tables import by_setting, reductions
 from sparsedp.runs.choosing import plan_for
 from sparsedp.runs.config import Choices
+from sparsedp.runs.sources import open_data
 
 EPSILONS = (1.0, 3.0, 8.0)
 SEARCHED = (1.0, 101)
@@ -32,13 +33,17 @@ LEAD = (
 )
 RATES = (1.0, 2.0)
 """Times the recipe's learning rate of the tables."""
+TABLE_ROWS = 1_319_488
+"""Of flights-3m, whose sizes follow; other data sets have them in proportion to the rows of their tables."""
 ROWS = {1.0: (3000, 30_000), 3.0: (26_000, 150_000), 8.0: (26_000, 264_000)}
 """FEST's rows by epsilon: the less noise, the rarer the rows that are worth training."""
-BY_CHANCE = (20.0, 2000.0)
+BY_CHANCE = (20, 2000)
 """Untouched rows that pass AdaFEST's threshold in a step."""
-REMEMBERED = (2000.0, 20_000.0)
+REMEMBERED = (2000, 20_000)
 """Untouched rows that pass the lower threshold of AdaFEST with memory in a step."""
-ALGORITHMS = ("lazy", "fest", "adafest", "adafest-memory")
+IN_CHOSEN = 20
+"""Untouched rows of those that FEST chose that pass AdaFEST+'s threshold in a step."""
+ALGORITHMS = ("lazy", "fest", "adafest", "adafest+", "adafest-memory")
 FOR_LAZY = (0.25, 0.5, 1.0, 2.0)
 """DP-SGD has one size, and as many settings to choose from."""
 
@@ -55,15 +60,24 @@ DATA_SETS = (
 QUICK = DataSet("quick", "4,000 generated clicks", "generated:4000", {"always_on_rows": 0}, {}, ALGORITHMS)
 
 
-def sizes(algorithm: str, epsilon: float) -> list[dict[str, Any]]:
-    """The settings that decide how large the gradient is."""
+def sizes(algorithm: str, epsilon: float, table_rows: int = TABLE_ROWS) -> list[dict[str, Any]]:
+    """The settings that decide how large the gradient is, for tables of so many rows in all."""
+
+    def of(rows: int) -> int:
+        return max(1, round(rows * table_rows / TABLE_ROWS))
+
     if algorithm == "fest":
-        return [{"rows": rows} for rows in ROWS[epsilon]]
+        return [{"rows": of(rows)} for rows in ROWS[epsilon]]
     adafest = {"noise_ratio": 2.0}
     if algorithm == "adafest":
-        return [{**adafest, "false_positives": count} for count in BY_CHANCE]
+        return [{**adafest, "false_positives": float(of(rows))} for rows in BY_CHANCE]
+    if algorithm == "adafest+":
+        return [
+            {**adafest, "false_positives": float(of(IN_CHOSEN)), "rows": of(rows)} for rows in ROWS[epsilon]
+        ]
     if algorithm == "adafest-memory":
-        return [{**adafest, "false_positives": 20.0, "memory_false_positives": count} for count in REMEMBERED]
+        passing = {**adafest, "false_positives": float(of(BY_CHANCE[0]))}
+        return [{**passing, "memory_false_positives": float(of(rows))} for rows in REMEMBERED]
     return [{}]
 
 
@@ -76,7 +90,7 @@ def run(study: Study) -> dict[str, Any]:
         found = None
         for algorithm in algorithms:
             tried = runs_of(each, _search(algorithm, source), study)
-            chosen = _won(algorithm, tried)
+            chosen = _won(algorithm, source, tried)
             finals = runs_of(each, _finals(algorithm, source, chosen, study.quick), study)
             found = finals if found is None else pl.concat([found, finals], how="diagonal_relaxed")
             written = study.write("The frontier, trained well", LEAD, *_shown(each, found), found)
@@ -100,8 +114,13 @@ def _search(algorithm: str, source: str) -> list[Grid]:
     epsilon, seed = SEARCHED
     factors = FOR_LAZY if algorithm == "lazy" else RATES
     return [
-        _grid(algorithm, source, epsilon, size, list(factors), [seed]) for size in sizes(algorithm, epsilon)
+        _grid(algorithm, source, epsilon, size, list(factors), [seed])
+        for size in sizes(algorithm, epsilon, _table_rows(source))
     ]
+
+
+def _table_rows(source: str) -> int:
+    return sum(open_data(source).schema.vocabulary_sizes)
 
 
 def _finals(algorithm: str, source: str, factors: Mapping[int, float], quick: bool) -> list[Grid]:
@@ -109,7 +128,7 @@ def _finals(algorithm: str, source: str, factors: Mapping[int, float], quick: bo
     return [
         _grid(algorithm, source, epsilon, size, [factors[number]], list(seeds))
         for epsilon in epsilons
-        for number, size in enumerate(sizes(algorithm, epsilon))
+        for number, size in enumerate(sizes(algorithm, epsilon, _table_rows(source)))
     ]
 
 
@@ -127,9 +146,8 @@ def _grid(
     if plan.config.choices.epochs > MOST_EPOCHS:
         plan = plan_for(source, **asked, epochs=MOST_EPOCHS)
     recipe = plan.config
-    if algorithm == "fest":
-        size = {**size, "fest_mu": plan.recipe.selection["fest_mu"]}
     names = [*Choices._fields, "physical_batch_size", "model", "model_options", "read_share_mu"]
+    names += [name for name in plan.filled if name == "fest_mu"]  # the part of the budget that a top-k gets
     settings: Grid = {name: [getattr(recipe, name)] for name in names if getattr(recipe, name) is not None}
     rates = [float(f"{recipe.choices.table_learning_rate * factor:.3g}") for factor in factors]
     return {
@@ -142,11 +160,11 @@ def _grid(
     }
 
 
-def _won(algorithm: str, tried: pl.DataFrame) -> dict[int, float]:
+def _won(algorithm: str, source: str, tried: pl.DataFrame) -> dict[int, float]:
     """For each size the factor of the highest AUC in the search."""
     factors = FOR_LAZY if algorithm == "lazy" else RATES
     won = {}
-    for number, size in enumerate(sizes(algorithm, SEARCHED[0])):
+    for number, size in enumerate(sizes(algorithm, SEARCHED[0], _table_rows(source))):
         own = tried.filter(*[pl.col(name) == value for name, value in size.items()]).sort(
             "table_learning_rate"
         )

@@ -101,3 +101,8 @@ def test_the_curve_goes_through_json():
 def test_a_curve_that_cannot_be_read_is_refused(wrong):
     with pytest.raises(ValueError, match=r"^trade_off must have a profile"):
         statement(trade_off=wrong)
+
+
+def test_the_terms_beside_an_epsilon_name_unit_and_release() -> None:
+    stated = PrivacyStatement(1.0, 1e-6, "add-or-remove-one", "user", "the final model")
+    assert stated.terms == "delta 1e-06, add-or-remove-one user; released: the final model"

@@ -274,3 +274,28 @@ def test_nothing_is_computed_before_it_is_read(monkeypatch):
 def test_bad_input_is_named(call, name):
     with pytest.raises(ValueError, match=f"^{name}"):
         call(TradeOffCurve([(1.0, 1e-3)]))
+
+
+def test_deltas_below_the_last_digit_of_one_are_kept():
+    """A difference of probabilities would make them 0, which nothing but pure DP has."""
+    curve = TradeOffCurve([(1.0, 1e-20)])
+    assert curve.delta_at(1.0) == pytest.approx(1e-20)
+    assert curve.group(2).delta_at(2.0) == pytest.approx((1 + math.e) * 1e-20)
+    assert curve.group(2).delta_at(1.9) >= 1e-20
+    assert TradeOffCurve.worst_of([curve, TradeOffCurve([(1.0, 1e-30)])]).delta_at(1.0) == pytest.approx(
+        1e-20
+    )
+    rare = trade_off_curve([(sampled(1e-18, 1.0), 1)])
+    one = 1e-18 * math.erf(1 / math.sqrt(8))
+    assert rare.advantage >= one
+    assert rare.delta_at(0.0) >= one
+    assert rare.group(3).delta_at(0.0) >= one
+    assert TradeOffCurve([(0.0, 3e-19), (2e-18, 0.0)]).group(2).delta_at(0.0) >= 3e-19
+    assert TradeOffCurve([(1.0, 0.0)]).group(5).delta_at(5.0) == 0.0
+
+
+@pytest.mark.parametrize("point", [(7.8e-321, 0.0), (5.8e-301, 7.7e-287), (2.1e-13, 3.5e-7), (1e-12, 1e-3)])
+def test_epsilons_whose_lines_nearly_coincide_claim_no_more_than_the_lines(point):
+    curve = TradeOffCurve([(0.0, 3.6e-4), point, (0.9, 4e-182)])
+    for rate in np.linspace(0.0, 1.0, 101):
+        assert curve(rate) <= 1 - rate + 1e-15

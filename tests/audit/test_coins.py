@@ -121,3 +121,26 @@ def test_guesses_beyond_the_canaries_are_refused(guesses: list[int]) -> None:
 def test_the_confidence_is_a_probability() -> None:
     with pytest.raises(ValueError, match=r"^confidence must lie strictly between"):
         one_run([1.0, 2.0], np.array([True, False]), delta=1e-5, claimed=1.0, confidence=1.0)
+
+
+def test_numbers_of_guesses_share_the_error_rate() -> None:
+    """The best of several bounds holds only if each may err with its part."""
+    scores, included = np.arange(100.0), np.arange(100) >= 45
+    found = one_run(scores, included, delta=0.0, claimed=1.0, confidence=0.9, guesses=[20, 100])
+    each = [
+        one_run_epsilon(guesses, correct, canaries=100, delta=0.0, confidence=0.95)
+        for guesses, correct in ((20, 20), (100, 95))
+    ]
+    assert found.lower_bound == pytest.approx(max(each), rel=1e-6)
+    assert found.lower_bound > 0
+
+
+@pytest.mark.parametrize(("guesses", "correct"), [(20, 20), (20, 18), (40, 31)])
+def test_abstentions_never_raise_the_gaussian_bound(guesses: int, correct: int) -> None:
+    """Canaries that are not guessed only make it likelier that some of those which are stand out."""
+    bounds = [
+        one_run_gaussian_epsilon(guesses, correct, canaries=canaries, delta=1e-5, confidence=0.95)
+        for canaries in (guesses, 2 * guesses, 20 * guesses)
+    ]
+    assert bounds[0] >= bounds[1] >= bounds[2]
+    assert bounds[0] > 0

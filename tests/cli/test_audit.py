@@ -40,6 +40,8 @@ def test_the_list_has_everything() -> None:
         "DP-AdaFEST+, one step",
         "EANA",
         "users drawn",
+        "read shares",
+        "calibration of the output",
         "rings",
         "click model",
         "text model",
@@ -56,6 +58,12 @@ def test_a_run_is_audited(tmp_path: Path) -> None:
     words = "add-or-remove-one adjacency, unit: example, released: the final model only; confidence 0.95"
     assert words in result.stdout.replace("\n", " ")
     assert json.loads((tmp_path / "run" / "audit.json").read_text())["canaries"] == 60
+    figures = json.loads((tmp_path / "run" / "result.json").read_text())
+    figures["statement"]["epsilon"] /= 2
+    (tmp_path / "run" / "result.json").write_text(json.dumps(figures))
+    result = invoke("audit", tmp_path / "run", "--canaries", "20", "--steps", "1", "--seed", "1")
+    assert result.exit_code == 1
+    assert "the audit refutes the claim: the run claims epsilon 0.99" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -202,9 +202,21 @@ def test_data_has_a_recipe():
     assert f"expected_batch_size {made['expected_batch_size']:,}" in result.stdout
 
 
+def test_an_algorithm_by_name_has_a_recipe():
+    asked = ("plan", "--data", "generated:5000", "--epsilon", "3", "--algorithm", "fest")
+    said, made = invoke(*asked).stdout, json.loads(invoke(*asked, "--json").stdout)
+    rows, mu = made["selection"]["rows"], made["selection"]["fest_mu"]
+    assert (made["settings"]["rows"], made["settings"]["fest_mu"]) == (rows, mu)
+    for words in (f"rows {rows:,}: ", f"fest_mu {mu:g}: ", "the model after every step", "--algorithm fest"):
+        assert words in said
+    assert "the final model only" in invoke(*asked[:-1], "fest-lazy").stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["--algorithm", "fest"], "algorithm: is for a recipe, give --data too"),
+        (["--data", "generated:5000", "--algorithm", "best"], "algorithm: 'best' is not one of"),
         (["--data", "generated:5000", "--epochs", "2"], "epochs: with --data the recipe chooses"),
         (["--data", "generated:5000", "--table", "5x5"], "table: with --data"),
         (["--expected-batch-size", "10"], "examples: it must be given, or --data"),

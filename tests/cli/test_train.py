@@ -12,9 +12,11 @@ import torch
 from support.command_line import assert_refused, invoke
 from support.runs import TINY, config
 
-from sparsedp.cli.train import show_result
+from sparsedp.accounting import PrivacyStatement
+from sparsedp.cli.train import progress_bar, show_result
 from sparsedp.runs import RunFolder, evaluation
 from sparsedp.runs.evaluation import Evaluation
+from sparsedp.runs.training import Progress
 
 torch.set_num_threads(1)
 TRAIN = ["train", "--data", "generated:2000", "--algorithm", "adafest", "--epsilon", "2", "--out"]
@@ -81,7 +83,7 @@ def test_a_stream_at_the_command_line(tmp_path: Path) -> None:
         (["--algorithm", "non-private"], ["epsilon: "]),
         (["--data", "no/such/folder"], ["no/such/folder"]),
         (["--data", "generated:1"], ["data: "]),
-        (["--algorithm", "fest"], ["rows: "]),
+        (["--algorithm", "random"], ["rows: "]),
         (["--threshold", "3", "--false-positives", "3"], ["threshold and false_positives"]),
         (["--holdout-by", "luck"], ["holdout_by: "]),
         (["--expected-batch-size", "0"], ["expected_batch_size: "]),
@@ -154,6 +156,32 @@ def test_data_and_epsilon_are_enough(tmp_path: Path) -> None:
     assert ("warning: the log-loss is worse" in done.stdout) == result["worse_than_constant"]
     assert chosen.is_complete
     assert chosen.model_options == {**TINY, "table_scale": 20.0}
+
+
+def test_a_progress_bar_states_what_an_epsilon_means(capsys: pytest.CaptureFixture[str]) -> None:
+    spent = PrivacyStatement(0.5, 1e-6, "add-or-remove-one", "user", "the final model only")
+    with progress_bar("lazy", quiet=False) as on_progress:
+        assert on_progress is not None
+        on_progress(Progress(3, 10, 1000.0, spent, 25.0))
+    said = " ".join(capsys.readouterr().err.split())
+    assert "3/10" in said
+    assert f"spent so far, at most: {spent}" in said
+    with progress_bar("non-private", quiet=False) as on_progress:
+        assert on_progress is not None
+        on_progress(Progress(3, 10, 1000.0, None, None))
+    assert "spent" not in capsys.readouterr().err
+
+
+def test_a_top_k_needs_no_rows(tmp_path: Path) -> None:
+    """The recipe has them, and its part of the budget."""
+    options = ["--data", "generated:1000", "--model-options", json.dumps(TINY), "--out", tmp_path / "run"]
+    done = invoke(
+        "train", *options, "--algorithm", "fest", "--epsilon", "2", "--epochs", "0.1", "--seed", "1"
+    )
+    assert done.exit_code == 0, done.output
+    chosen = RunFolder(tmp_path / "run").config()
+    assert f"recipe: rows {chosen.rows}: " in done.stderr
+    assert f"recipe: fest_mu {chosen.fest_mu:g}: " in done.stderr
 
 
 def test_an_output_that_was_not_calibrated_is_said(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -61,6 +61,24 @@ def test_names_that_lead_out_are_refused(name: str, tmp_path: Path) -> None:
         open_archives([path])
 
 
+@pytest.mark.parametrize(
+    ("two", "message"),
+    [
+        (b"", "has a member without a name"),
+        (b"one.csv", "has two members named 'one.csv', of which one would be read twice"),
+    ],
+)
+def test_members_that_no_name_tells_apart_are_refused(two: bytes, message: str, tmp_path: Path) -> None:
+    path = packed(tmp_path / "x.zip", {"one.csv": TEXT, "two.csv": TEXT})
+    data = path.read_bytes()
+    at = data.rindex(b"two.csv")  # in the directory; the length of the name stands 18 bytes before it
+    head = data[: at - 18] + len(two).to_bytes(2, "little") + data[at - 16 : at]
+    size = int.from_bytes(data[-10:-6], "little") + len(two) - len(b"two.csv")
+    path.write_bytes(head + two + data[at + 7 : -10] + size.to_bytes(4, "little") + data[-6:])
+    with pytest.raises(ValueError, match=rf"^files: .* {message}"):
+        open_archives([path])
+
+
 def test_a_bomb_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archives, "SMALL_BYTES", 2**20)
     path = packed(tmp_path / "x.zip", {"t.csv": bytes(2**21)})

@@ -61,3 +61,14 @@ def test_batches_are_put_together_in_order():
     assert joined.label.tolist() == [0, 1, 2, 1]
     assert joined.time is not None
     assert len(joined) == 4
+
+
+def test_rows_that_follow_one_another():
+    whole = batch(7)
+    for start, stop in ((0, 3), (2, 7), (5, 100)):
+        part, taken = whole.between(start, stop), whole.take(np.arange(start, min(stop, 7)))
+        assert len(part) == len(taken)
+        for mine, other in zip(part.tensors()[0][:2], taken.tensors()[0][:2], strict=True):
+            assert torch.equal(mine, other)
+        assert part.time.tolist() == taken.time.tolist()
+        assert part.multi_hot[0].values.tolist() == taken.multi_hot[0].values.tolist()

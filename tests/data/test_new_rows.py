@@ -14,7 +14,8 @@ import zstandard
 from support.served import prepare_frame, raw_frame
 
 from sparsedp.data import Criteo
-from sparsedp.data.encoding import Encoding
+from sparsedp.data.encoder import Encoder
+from sparsedp.data.encoding import EncodedFeature, Encoding
 from sparsedp.data.new_rows import NewRows, RawRows
 
 
@@ -65,8 +66,12 @@ def test_criteo_lines_with_and_without_label_and_with_names(
     (bare,) = read(NewRows.of(unlabelled, encoding))
     named = written(tmp_path / "named.csv", whole.frame)
     (other,) = read(NewRows.of(named, encoding))
+    expected, _ = Encoder(encoding).encode(whole.frame)
     for raw in (bare, other):
-        assert raw.frame.equals(whole.frame)
+        found, reasons = Encoder(encoding).encode(raw.frame)
+        np.testing.assert_array_equal(found.numeric, expected.numeric)
+        np.testing.assert_array_equal(found.ids, expected.ids)
+        assert not reasons
     assert len(whole.frame) == len(lines)
     assert (whole.lines[0], other.lines[0]) == (1, 2)
 
@@ -163,3 +168,32 @@ def test_an_archive_is_refused_by_name(encoding: Encoding, tmp_path: Path) -> No
         archive.writestr("rows.csv", raw_frame(3).write_csv())
     with pytest.raises(ValueError, match=r"^input: rows.zip is a zip archive; unpack it"):
         NewRows.of(tmp_path / "rows.zip", encoding)
+
+
+NUMBERS = ["5", "", "-0.25", "+7", "1e3", "1e400", "nan", "inf", "9" * 40, "0.1000000000000000055"]
+ODD = [" 5", "\t5", " ", "5 ", "NA", "1_0", "0x1F", "\xa05", "dear"]
+
+
+@pytest.mark.parametrize("odd", [None, *ODD])
+def test_numbers_are_read_as_the_rule_reads_texts(tmp_path: Path, odd: str | None) -> None:
+    """Whatever the parser makes of a number itself, the rule for texts decides."""
+    written = NUMBERS if odd is None else [*NUMBERS, odd]
+    values = [f"v{number}" for number in range(len(written))]
+    lines = [f"{number},{value}" for number, value in zip(written, values, strict=True)]
+    (tmp_path / "a.csv").write_bytes("\n".join(["n,v", *lines, ""]).encode())
+    encoding = Encoding(("n",), (EncodedFeature("v", ("v",), "hash", 50),))
+    (raw,) = read(NewRows.of(tmp_path / "a.csv", encoding))
+    assert raw.frame["n"].dtype == (pl.Float64 if odd is None else pl.String)
+    found, reasons = Encoder(encoding).encode(raw.frame)
+    texts, expected = Encoder(encoding).encode(pl.DataFrame({"n": written, "v": values}))
+    assert reasons == expected
+    assert bool(reasons) == (odd is not None)
+    np.testing.assert_array_equal(found.numeric, texts.numeric)
+    np.testing.assert_array_equal(found.ids, texts.ids)
+
+
+def test_a_copied_value_that_is_missing_stays_so(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("n,v,id\n1,x,\n2,,b\n")
+    encoding = Encoding(("n",), (EncodedFeature("v", ("v",), "hash", 50),))
+    (raw,) = read(NewRows.of(tmp_path / "a.csv", encoding, copied=("id",)))
+    assert raw.frame["id"].to_list() == [None, "b"]

@@ -81,3 +81,24 @@ def test_the_table_scale_moves_the_share_of_the_tables_in_the_gradient():
     for scale in (0.0, -1.0, float("inf"), float("nan")):
         with pytest.raises(ValueError, match=r"^table_scale must be"):
             PCTR([3], 2, table_scale=scale)
+
+
+@pytest.mark.parametrize("scale", [1.0, 20.0])
+def test_scores_are_those_of_forward_bit_for_bit(scale):
+    data = GeneratedClicks(300)
+    batch = data.take(np.arange(300))
+    model = PCTR.from_schema(data.schema, hidden=(16, 8), table_scale=scale)
+    with torch.no_grad():
+        pieces = [
+            model(*batch.between(start, start + 128).tensors()[0]) for start in range(0, len(batch), 128)
+        ]
+    scores = model.score(batch.numeric, batch.ids, 128)
+    assert torch.equal(scores, torch.cat(pieces))
+    assert not scores.requires_grad
+
+
+def test_an_engine_that_is_attached_forbids_scores_from_arrays():
+    model = PCTR([20, 30], 0, hidden=(4,))
+    assert model.can_score
+    model.embeddings[1].register_forward_hook(lambda module, given, found: found + 1)
+    assert not model.can_score

@@ -11,7 +11,7 @@ import pytest
 
 from sparsedp.core.tables import TableShape
 from sparsedp.planning import recipe
-from sparsedp.planning.recipes import MOST_EPOCHS, PIECE, TABLE_NOISE
+from sparsedp.planning.recipes import LEAST_STEPS, MOST_EPOCHS, PIECE, TABLE_NOISE
 from sparsedp.planning.users import plan_users
 
 LARGE = [TableShape("user", 1_000_000, 8), TableShape("item", 5000, 8)]
@@ -34,6 +34,15 @@ def test_it_scales(examples: int, epsilon: float) -> None:
     assert found.noise_multiplier > 0
     rates = (found.learning_rate, found.table_learning_rate, found.max_grad_norm)
     assert all(0 < rate < math.inf for rate in rates)
+
+
+def test_large_data_gets_more_steps() -> None:
+    """With the cube root of ``mu * examples``; small data, and epochs that are given, get the least."""
+    steps = [made(examples=examples, epsilon=3.0).steps for examples in (10**5, 10**6, 10**7, 10**8)]
+    assert steps[0] == pytest.approx(LEAST_STEPS, rel=0.02)
+    ratios = np.array(steps[2:]) / np.array(steps[1:-1])  # delta, 1 / (10 n), moves mu a little
+    np.testing.assert_allclose(ratios, 10 ** (1 / 3), rtol=0.05)
+    assert made(examples=10**8, epochs=1.0).steps == pytest.approx(LEAST_STEPS, rel=0.02)
 
 
 def test_the_noise_on_a_table_ends_where_it_should() -> None:
@@ -108,13 +117,14 @@ def test_the_algorithm_follows_what_leaves_and_how_large_the_tables_are(
     assert made(**changes).algorithm == algorithm
 
 
+SELECT = ("fest", "fest-lazy", "adafest", "adafest-memory", "adafest+")
+
+
 def test_every_choice_has_its_reason() -> None:
-    for changes in ({}, {"released": "steps"}, {"epsilon": None}):
+    for changes in ({}, {"released": "steps"}, {"epsilon": None}, *({"algorithm": name} for name in SELECT)):
         found = made(**changes)
-        unreasoned = ("physical_batch_size", *found.selection)
         chosen = [name for name, value in found.settings().items() if value is not None]
-        reasoned = {name for name in chosen if name not in unreasoned}
-        assert reasoned == set(found.reasons)
+        assert {*chosen} - {"physical_batch_size"} == set(found.reasons)
         assert all(reason and "\n" not in reason for reason in found.reasons.values())
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,14 @@ import pytest
 import torch
 from support.runs import config
 
+from sparsedp.accounting.pld.composition import tolerance
 from sparsedp.audit.canary_run import CanaryScores
 from sparsedp.core.criteo import embedding_dim
 from sparsedp.data import ClickData
 from sparsedp.data.schema import Schema
 from sparsedp.randomness import NoiseSource
 from sparsedp.runs import RunFolder, auditing, train
-from sparsedp.runs.auditing import audit_run, copy_of, made_up
+from sparsedp.runs.auditing import audit_run, copy_of, made_up, refutation
 
 torch.set_num_threads(1)
 
@@ -39,7 +41,8 @@ def test_an_audit_is_written_beside_the_claim(run: RunFolder, monkeypatch: pytes
     assert 0.0 < found.copy["epsilon"] <= result["statement"]["epsilon"]
     assert found.copy["delta"] == result["statement"]["delta"]
     assert (found.steps, found.canaries, found.confidence) == (3, 100, 0.95)
-    assert not found.is_refuted
+    assert found.refutation is None
+    assert found.recorded_epsilon == pytest.approx(found.claimed["epsilon"], rel=1e-3)
     assert written["lower_bound"] == found.lower_bound
 
 
@@ -56,7 +59,50 @@ def test_a_copy_without_the_noise_that_it_claims_is_refuted(run: RunFolder, sche
         quiet, CanaryScores(scores.included, scores.by_attack, statement), statement, 1 - 1e-4, 1.0
     )
     assert found.lower_bound > 3.0
-    assert found.is_refuted
+    assert found.refutation is not None
+
+
+def test_a_bound_above_the_claim_of_the_run_refutes_it() -> None:
+    """Also where the copy's own account, which is made anew, covers the bound."""
+    found = {"lower_bound": 1.0, "copy": {"epsilon": 3.0}, "claimed": {"epsilon": 0.5}}
+    assert refutation(found) == "the copy let through epsilon 1 or more, and the run claims 0.5"
+    other = {**found, "copy": {"epsilon": 0.5}, "claimed": {"epsilon": 3.0}}
+    assert refutation(other) == "the copy let through epsilon 1 or more, and it should have spent 0.5"
+    assert refutation({**found, "claimed": {"epsilon": 1.0}}) is None
+
+
+def edited(run: RunFolder, path: Path, epsilon: float) -> RunFolder:
+    """A copy of a run's folder with another claim in its result."""
+    shutil.copytree(run.path, path)
+    result = run.read_json("result")
+    assert result is not None
+    changed = RunFolder(path)
+    changed.write_json("result", {**result, "statement": {**result["statement"], "epsilon": epsilon}})
+    return changed
+
+
+def test_a_claim_below_what_the_run_recorded_is_refuted(run: RunFolder, tmp_path: Path) -> None:
+    """Though no attack on so few canaries and steps comes near it."""
+    result = run.read_json("result")
+    assert result is not None
+    own = result["statement"]["epsilon"]
+    lower = edited(run, tmp_path / "lower", 0.9 * own)
+    found = audit_run(lower, canaries=20, steps=1, seed=1)
+    assert found.lower_bound < min(found.copy["epsilon"], 0.9 * own)
+    assert found.recorded_epsilon == pytest.approx(own, rel=1e-3)
+    assert refutation(lower.read_json("audit") or {}) == (
+        f"the run claims epsilon {0.9 * own:.4g}, and its own noise, sampling rate, steps and one-off events cost "
+        f"epsilon {own:.4g} at the same delta, adjacency, unit and release"
+    )
+    higher = edited(run, tmp_path / "higher", 1.1 * own)
+    assert audit_run(higher, canaries=20, steps=1, seed=1).refutation is None
+
+
+def test_the_accountants_tolerance_refutes_nothing() -> None:
+    found = {"lower_bound": 0.1, "copy": {"epsilon": 3.0}, "claimed": {"epsilon": 2.0}}
+    assert refutation({**found, "recorded_epsilon": 2.0 + tolerance(2.0)}) is None
+    assert refutation({**found, "recorded_epsilon": 2.001}) is not None
+    assert refutation(found) is None, "an audit of an earlier version"
 
 
 def result_of(**changes: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from scipy.stats import chi2
+from support.noise_size import assert_normal_of_size
 from support.runs import config
 from torch import Tensor, nn
 
@@ -101,13 +101,7 @@ def test_the_noise_is_that_of_its_event(monkeypatch: pytest.MonkeyPatch) -> None
     noise = (np.array(seen) - histogram(model, data)).ravel()
     (event,) = calibration_events(MU)
     assert isinstance(event, GaussianDpEvent)
-
-    def tail(std: float) -> float:
-        statistic = float(np.sum((noise / std) ** 2))
-        return 2 * min(float(chi2.cdf(statistic, noise.size)), float(chi2.sf(statistic, noise.size)))
-
-    assert tail(event.noise_multiplier) > 1e-9
-    assert max(tail(event.noise_multiplier / 2), tail(event.noise_multiplier * 2)) < 1e-9
+    assert_normal_of_size(noise, event.noise_multiplier)
 
 
 def test_a_run_pays_for_it_within_its_epsilon(tmp_path: Path) -> None:

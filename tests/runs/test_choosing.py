@@ -46,10 +46,44 @@ def test_what_is_given_is_kept() -> None:
     for name, value in {**given, "physical_batch_size": 50, "noise_ratio": 7.0}.items():
         assert getattr(made.config, name) == value
         assert name not in made.filled
-    assert made.config.always_on_rows == RunConfig.model_fields["always_on_rows"].default
+    assert made.config.always_on_rows == made.recipe.selection["always_on_rows"] == 0
     assert (
         "table_scale" not in made.config.model_options
     )  # the clipping norm was meant for the model as it is
+
+
+@pytest.mark.parametrize("algorithm", ["fest", "fest-lazy", "adafest+", "adafest", "adafest-memory"])
+def test_an_algorithm_by_name_gets_the_settings_of_the_recipe(algorithm: str) -> None:
+    made = chosen(algorithm=algorithm)
+    assert made.config.is_complete
+    assert made.recipe.selection
+    for name, value in made.recipe.selection.items():
+        assert getattr(made.config, name) == value
+        assert any(line.startswith(f"{name} ") and ": " in line for line in made.lines())
+
+
+def test_rows_and_budget_of_a_top_k_that_are_given_are_kept() -> None:
+    asked = chosen(algorithm="fest", rows=7).config
+    assert asked.rows == 7
+    assert asked.fest_mu == chosen(algorithm="fest").config.fest_mu
+    assert asked.fest_mu > RunConfig.model_fields["fest_mu"].default
+    own = chosen(algorithm="fest", fest_mu=RunConfig.model_fields["fest_mu"].default, always_on_rows=1000)
+    assert (own.config.fest_mu, own.config.always_on_rows) == (0.05, 1000)
+    assert not {"fest_mu", "always_on_rows"} & {*own.filled}
+
+
+def test_rows_alone_are_left_open() -> None:
+    """Everything else given: the recipe still says how many rows."""
+    whole = chosen(algorithm="fest").config.model_dump()
+    gap = RunConfig.parse({**whole, "rows": None})
+    assert not gap.is_complete
+    assert completed(gap)[0].rows == whole["rows"]
+
+
+@pytest.mark.parametrize("algorithm", ["exponential", "sparse-vector", "random"])
+def test_rows_that_no_recipe_knows_are_asked_for(algorithm: str) -> None:
+    with pytest.raises(ValueError, match=f"rows: algorithm {algorithm} needs this setting"):
+        RunConfig.parse({**OPEN, "algorithm": algorithm})
 
 
 def test_a_rate_without_an_optimiser_is_for_plain_sgd() -> None:

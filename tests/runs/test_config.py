@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,18 @@ BAD: list[tuple[str, Any]] = [
     ("data", None),
     ("model", 3),
     ("model_options", [1]),
+    *[
+        ("model_options", {"dims": value})
+        for value in (
+            math.inf,
+            [1, math.nan],
+            {"a": [-math.inf]},
+            datetime.date(2020, 1, 2),
+            {1},
+            b"x",
+            {1: 2},
+        )
+    ],
     ("table_optimizer", "adam"),
     ("optimizer", "adagrad"),
     ("holdout_by", "luck"),
@@ -71,7 +84,6 @@ def test_a_bad_field_is_named_in_one_line(name: str, value: Any) -> None:
         ("epsilon: a non-private run has none", settings("non-private", epsilon=1.0)),
         ("epsilon: algorithm adafest needs one", settings(epsilon=None)),
         ("threshold and false_positives", settings(threshold=1.0, false_positives=3.0)),
-        ("rows: algorithm fest needs", settings("fest", rows=None)),
         ("rows: algorithm random needs", settings("random", rows=None)),
         ("table_optimizer: lazy", settings("lazy", table_optimizer="adagrad")),
         ("algorithm lazy", settings("lazy", period=1)),

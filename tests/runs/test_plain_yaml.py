@@ -6,7 +6,9 @@ import itertools
 from pathlib import Path
 
 import pytest
+import yaml
 
+from sparsedp.runs import plain_yaml
 from sparsedp.runs.plain_yaml import MOST_VALUES, parse_yaml, read_yaml
 
 
@@ -35,7 +37,8 @@ def swelling(levels: int) -> str:
         ("a: " + "[" * 5000, "here is larger or nested deeper"),
         ("- " * 150 + "a", "here is nested more than 100 deep"),
         ("- " * 5000 + "a", "here is not YAML"),
-        ('a: "\\ud800"', "here has a text that is not Unicode"),
+        ("- " * 400_000, "here is not YAML"),  # libyaml's own loader ends the process here
+        ('a: "\\ud800"', "here (has a text that is not Unicode|is not YAML: while parsing)"),
         ("#" * 1_000_001, "here is larger or nested deeper"),
     ],
 )
@@ -46,3 +49,13 @@ def test_others_are_refused(text: str, message: str) -> None:
 
 def test_repeated_values_are_allowed() -> None:
     assert len(parse_yaml(swelling(4), "here")["e"]) == 10
+
+
+def test_without_libyaml_the_same_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "a: &x [1, 2.5, 'it''s', ~, 2020-01-02]\nb: *x\nc: {d: é, <<: {e: 0x1F}}\nf: |\n  two\n  lines\n"
+    read = parse_yaml(text, "here")
+    assert read["c"] == {"d": "é", "e": 31}
+    monkeypatch.setattr(yaml, "__with_libyaml__", False)
+    monkeypatch.setattr(plain_yaml, "LOADER", plain_yaml._loader())
+    assert plain_yaml.LOADER is yaml.SafeLoader
+    assert parse_yaml(text, "here") == read

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
-from scipy.stats import chi2
+from support.noise_size import assert_normal_of_size
 from support.runs import config
 
 from sparsedp.accounting import GaussianDpEvent, Ledger, PoissonSampledDpEvent, epsilon_of
@@ -102,13 +102,7 @@ def test_the_noise_is_that_of_its_event() -> None:
     noise = (drawn * units - largest).ravel() / np.sqrt(3)  # the sensitivity of all three
     (event,) = read_share_events(MU)
     assert isinstance(event, GaussianDpEvent)
-
-    def tail(std: float) -> float:
-        statistic = float(np.sum((noise / std) ** 2))
-        return 2 * min(float(chi2.cdf(statistic, noise.size)), float(chi2.sf(statistic, noise.size)))
-
-    assert tail(event.noise_multiplier) > 1e-9
-    assert max(tail(event.noise_multiplier / 2), tail(event.noise_multiplier * 2)) < 1e-9
+    assert_normal_of_size(noise, event.noise_multiplier)
 
 
 def test_an_audit_keeps_the_claim_and_catches_noise_for_one_table() -> None:

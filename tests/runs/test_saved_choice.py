@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from sparsedp.runs import resume, start, streaming, trainer
 from sparsedp.runs.folder import RunFolder
 
 SMALL = {"data": "generated:400", "expected_batch_size": 100, "fest_mu": 0.05, "checkpoint_every": 1}
+SHARES = {**SMALL, "read_share_mu": 0.05}
 STREAM = {**SMALL, "data": "generated:300x3", "period": 1}
 
 
@@ -57,6 +59,52 @@ def test_a_run_killed_after_its_choice_pays_once(
         assert all(torch.equal(whole[name], resumed[name]) for name in whole)
 
 
+@pytest.mark.parametrize(("algorithm", "payments"), [("lazy", 1), ("fest", 2)])
+@pytest.mark.parametrize("seed", [None, 1])
+def test_a_run_killed_after_its_shares_pays_once(
+    algorithm: str, payments: int, seed: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of reads: the rates that they give are those of the run that was killed, and so are FEST's rows."""
+    asked = config(algorithm, **{**SHARES, "seed": seed})
+    path = tmp_path / "run"
+    with monkeypatch.context() as patched:
+        patched.setattr(trainer.PrivateTrainer, "save", dies)
+        for _ in range(2):
+            with pytest.raises(Killed):
+                start(asked, path) if not path.exists() else resume(path)
+    saved = torch.load(RunFolder(path).choice, weights_only=True)
+    assert len(saved["shares"]) == 26
+    given: list[list[float]] = []
+    lower = trainer.lower_rates
+
+    def noting(tables: Any, shares: Any, scale: float) -> None:
+        given.append(list(shares))
+        lower(tables, shares, scale)
+
+    monkeypatch.setattr(trainer, "lower_rates", noting)
+    resume(path)
+    assert given == [saved["shares"]]
+    assert choices(path) == [payments]
+    if seed is not None:
+        start(asked, tmp_path / "whole")
+        assert given == [saved["shares"]] * 2
+        whole, resumed = (load_weights(tmp_path / name / "model.safetensors") for name in ("whole", "run"))
+        assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+
+def test_a_run_killed_between_its_choice_and_its_shares_pays_for_each_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run"
+    with monkeypatch.context() as patched:
+        patched.setattr(trainer, "largest_counts", dies)
+        with pytest.raises(Killed):
+            start(config("fest", **{**SHARES, "seed": None}), path)
+    assert choices(path) == [1]
+    resume(path)
+    assert choices(path) == [2]
+
+
 def test_a_period_killed_after_its_counts_pays_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "run"
     with monkeypatch.context() as patched:
@@ -72,11 +120,16 @@ def damage(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-40])
 
 
+@pytest.mark.parametrize(("algorithm", "settings"), [("fest", SMALL), ("lazy", SHARES)])
 @pytest.mark.parametrize("harm", [damage, Path.unlink])
 def test_a_choice_that_is_lost_is_paid_for_again(
-    harm: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    algorithm: str,
+    settings: dict[str, Any],
+    harm: Callable[[Path], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked, path = config("fest", **{**SMALL, "seed": None}), tmp_path / "run"
+    asked, path = config(algorithm, **{**settings, "seed": None}), tmp_path / "run"
     with monkeypatch.context() as patched:
         patched.setattr(trainer.PrivateTrainer, "save", dies)
         with pytest.raises(Killed):
@@ -90,12 +143,15 @@ def test_a_choice_that_is_lost_is_paid_for_again(
     assert choices(path) == [2]
 
 
-def test_a_choice_without_its_ledger_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("algorithm", "settings"), [("fest", SMALL), ("lazy", SHARES)])
+def test_a_choice_without_its_ledger_is_refused(
+    algorithm: str, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "run"
     with monkeypatch.context() as patched:
         patched.setattr(trainer.PrivateTrainer, "save", dies)
         with pytest.raises(Killed):
-            start(config("fest", **{**SMALL, "seed": None}), path)
+            start(config(algorithm, **{**settings, "seed": None}), path)
     RunFolder(path).ledger.unlink()
     with pytest.raises(ValueError, match=r"does not hold the .* bytes that were noted"):
         resume(path)

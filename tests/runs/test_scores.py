@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+import torch
 from support.served import Served, raw_frame
 
 from sparsedp.data.new_rows import NewRows
@@ -139,3 +140,14 @@ def test_memory_is_that_of_a_few_blocks(
 
     assert done > 10
     assert max(ahead) <= (os.cpu_count() or 1) + 1
+
+
+def test_threads_of_torch_are_restored(model: TrainedModel, served: Served, tmp_path: Path) -> None:
+    assert model.shares_threads
+    before = torch.get_num_threads()
+    torch.set_num_threads(before + 1)
+    try:
+        predict_file(model, rows_of(model, served.raw), tmp_path / "scores.csv")
+        assert torch.get_num_threads() == before + 1
+    finally:
+        torch.set_num_threads(before)

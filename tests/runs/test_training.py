@@ -339,9 +339,13 @@ def test_watchers_see_public_figures_only(tmp_path: Path) -> None:
     result = train(config(), tmp_path / "run", seen.append)
     assert [progress.step for progress in seen] == [1, 2, 3, 4]
     assert {progress.total for progress in seen} == {4}
-    epsilons = [progress.epsilon for progress in seen]
-    assert epsilons == sorted(epsilons)  # type: ignore[type-var]
+    stated = [progress.spent for progress in seen if progress.spent is not None]
+    epsilons = [each.epsilon for each in stated]
+    assert len(epsilons) == 4
+    assert epsilons == sorted(epsilons)
     assert result.statement is not None
+    for name in ("delta", "adjacency", "unit", "released"):
+        assert {getattr(each, name) for each in stated} == {result.statement[name]}
     assert epsilons[-1] == pytest.approx(result.statement["epsilon"], rel=1e-3)
 
 

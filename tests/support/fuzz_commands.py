@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import io
 import os
 import random
@@ -11,7 +12,6 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
-from unittest import mock
 
 import typer
 
@@ -109,17 +109,34 @@ def _home() -> Path:
 
 
 def _furnish(home: Path) -> None:
+    """Put the files in order again, if the last command changed any."""
+    if _KNOWN and _state(home) == _KNOWN:
+        return
     for path in home.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     (home / "run").mkdir()
-    for name, content in RUN.corpus("seed-"):
-        (home / "run" / name).write_bytes(content)
+    RUN.fill(home / "run")
     for reader in (LEDGER, SETTINGS, PREDICT):
-        for name, content in reader.corpus("seed-"):
-            (home / name).write_bytes(content)
+        reader.fill(home)
     (home / "rows.csv").write_bytes(TABLE)
     (home / "train.txt").write_bytes(b"no clicks\n")
     (home / "tables.json").write_text('[{"rows": 50, "dim": 4}]')
+    _KNOWN.clear()
+    _KNOWN.update(_state(home))
+
+
+_KNOWN: dict[str, tuple[int, int, int]] = {}
+
+
+def _state(folder: Path) -> dict[str, tuple[int, int, int]]:
+    """Which files there are and when each was written last."""
+    state = {}
+    for entry in os.scandir(folder):
+        stat = entry.stat(follow_symlinks=False)
+        state[entry.path] = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        if entry.is_dir(follow_symlinks=False):
+            state |= _state(Path(entry.path))
+    return state
 
 
 def _stop(*_args: Any, **_options: Any) -> NoReturn:
@@ -132,27 +149,47 @@ def _refuse(error: Exception) -> NoReturn:
     raise error
 
 
+HELPED = "NoArgsIsHelpError"
+"""A group of commands without one of them: the help stands in place of a message."""
+LONG = (
+    "subprocess.run",
+    "sparsedp.runs.start",
+    "sparsedp.runs.train",
+    "sparsedp.runs.processes.train_on_processes",
+    "sparsedp.runs.processes.resume_on_processes",
+    "sparsedp.runs.tuning.tune",
+    "sparsedp.runs.sweep.sweep",
+    "sparsedp.runs.resume",
+    "sparsedp.runs.evaluation.evaluate_run",
+    "sparsedp.report.write_report",
+)
+
+
+@functools.cache
+def _replaced() -> list[tuple[Any, str, Any]]:
+    """(module, name, what stands in its place), found once."""
+    others = {
+        "sparsedp.cli.errors.refuse": _refuse,
+        "sparsedp.core.extras.require": lambda *_: None,  # saves seconds
+    }
+    found = []
+    for target, instead in (dict.fromkeys(LONG, _stop) | others).items():
+        module, name = target.rsplit(".", 1)
+        found.append((importlib.import_module(module), name, instead))
+        assert hasattr(*found[-1][:2]), target
+    return found
+
+
 @contextlib.contextmanager
 def _without_work() -> Iterator[None]:
-    targets = (
-        "subprocess.run",
-        "sparsedp.runs.start",
-        "sparsedp.runs.train",
-        "sparsedp.runs.processes.train_on_processes",
-        "sparsedp.runs.processes.resume_on_processes",
-        "sparsedp.runs.tuning.tune",
-        "sparsedp.runs.sweep.sweep",
-        "sparsedp.runs.resume",
-        "sparsedp.runs.evaluation.evaluate_run",
-        "sparsedp.report.write_report",
-    )
-    with contextlib.ExitStack() as stack:
-        for target in targets:
-            with contextlib.suppress(AttributeError):
-                stack.enter_context(mock.patch(target, _stop))
-        stack.enter_context(mock.patch("sparsedp.cli.errors.refuse", _refuse))
-        stack.enter_context(mock.patch("sparsedp.core.extras.require", return_value=None))  # saves seconds
+    before = [(module, name, getattr(module, name)) for module, name, _ in _replaced()]
+    try:
+        for module, name, instead in _replaced():
+            setattr(module, name, instead)
         yield
+    finally:
+        for module, name, own in before:
+            setattr(module, name, own)
 
 
 def read_command(name: str, data: bytes) -> bool | None:
@@ -166,7 +203,7 @@ def read_command(name: str, data: bytes) -> bool | None:
         with _without_work(), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
             _command()(arguments, standalone_mode=False)
     except typer.TyperException as error:
-        if error.exit_code != 2 or not error.format_message():
+        if error.exit_code != 2 or not (error.format_message() or type(error).__name__ == HELPED):
             raise
         return False
     finally:

@@ -234,10 +234,7 @@ VOCABULARY = Reader("vocabulary", read_vocabulary, vocabulary_seeds, (mutate_cel
 
 def read_prepared(name: str, data: bytes) -> None:
     """Open a prepared folder of which one file is the input; with a manifest, finish the preparation first."""
-    folder = fresh_folder("data")
-    for own, content in PREPARED.corpus("seed-"):
-        if own != MANIFEST:
-            (folder / own).write_bytes(content)
+    folder = PREPARED.fill(fresh_folder("data"), MANIFEST)
     (folder / name).write_bytes(data)
     if name == MANIFEST:
         expected = (folder / "schema.json").read_bytes()

@@ -41,6 +41,7 @@ from sparsedp.runs.prediction import TrainedModel
 from sparsedp.runs.scores import predict_file
 from sparsedp.runs.sweep import Sweep, gather
 from sparsedp.runs.text_config import read_config
+from sparsedp.training.checkpoint import read_state
 from support.checkpoints import start, train
 from support.fuzz_data import COLUMNS, RULES, TABLE, fresh_folder, place, workplace
 from support.fuzzing import (
@@ -227,6 +228,7 @@ def mutate_state(rng: random.Random, data: bytes) -> bytes:
 def read_checkpoint(name: str, data: bytes) -> None:
     """A checkpoint that is taken leaves an engine with an account, which can be asked and trained on."""
     path = place(name, data)
+    read_state(path)  # what `resume` does first; most inputs are refused here, and need no engine
     case = name.split(".")[0].replace("_", " ")
     engine, _ = start(case)
     engine.resume(path)
@@ -257,15 +259,8 @@ CHECKPOINT = Reader(
 
 def _fill(folder: Path, reader: Reader, name: str, data: bytes) -> Path:
     """A folder of a reader's seeds, one of which is replaced by the input."""
-    for own, content in _seeds(reader.name):
-        (folder / own).write_bytes(content)
-    (folder / name).write_bytes(data)
+    (reader.fill(folder, name) / name).write_bytes(data)
     return folder
-
-
-@functools.cache
-def _seeds(reader: str) -> list[tuple[str, bytes]]:
-    return {"model": MODEL, "run": RUN}[reader].corpus("seed-")
 
 
 ROWS = {"price": [1.0, None], "site": ["a", "b"], "app": ["x", None], "tags": ["a|b", ""], "at": [1, 2]}
@@ -359,10 +354,7 @@ RUN = Reader("run", read_run, run_seeds, (mutate_json, mutate_line, mutate_yaml)
 
 @functools.cache
 def _model() -> TrainedModel:
-    folder = fresh_folder("predicts")
-    for own, content in MODEL.corpus("seed-"):
-        (folder / own).write_bytes(content)
-    return load(folder)
+    return load(MODEL.fill(fresh_folder("predicts")))
 
 
 def read_new_rows(name: str, data: bytes) -> None:

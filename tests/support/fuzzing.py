@@ -6,6 +6,7 @@ the library raised, an input that takes too long or too much memory, an input th
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import random
@@ -60,6 +61,13 @@ class Reader:
         paths = sorted(self.folder.glob(f"{kind}*"))
         return [(_file_name(path.name), path.read_bytes()) for path in paths]
 
+    def fill(self, folder: Path, *without: str) -> Path:
+        """Write the seeds into a folder."""
+        for name, data in _stored_seeds(self):
+            if name not in without:
+                (folder / name).write_bytes(data)
+        return folder
+
     def keep(self, kind: str, name: str, data: bytes) -> Path:
         """Store an input in the repository."""
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -106,6 +114,11 @@ class Reader:
             signal.setitimer(signal.ITIMER_REAL, 0)
             for each, handler in before:
                 signal.signal(each, handler)
+
+
+@functools.cache
+def _stored_seeds(reader: Reader) -> list[tuple[str, bytes]]:
+    return reader.corpus(SEED)
 
 
 def _file_name(stored: str) -> str:

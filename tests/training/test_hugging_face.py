@@ -83,7 +83,7 @@ def test_it_trains_privately_and_says_what_it_spent(tmp_path: Path, sparse: bool
     assert all(not torch.equal(before[name], after[name]) for name in before if "query.weight" in name)
     shown = [set(line) for line in made.state.log_history]
     assert all("loss" not in line and "train_loss" not in line for line in shown)
-    assert all("epsilon" in line for line in shown)
+    assert all(f"epsilon ({statement.terms})" in line for line in shown)
     assert not any("forward" in vars(module) for module in model.modules())
 
 

@@ -348,3 +348,42 @@ def test_debts_go_into_a_state_and_back() -> None:
     first.flush()
     third.flush()
     assert np.array_equal(weights(first), weights(third))
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        (
+            "applied",
+            torch.tensor([0, 3, 1], dtype=torch.int32),
+        ),  # ahead of the steps: noise would be left out
+        ("applied", torch.tensor([0, -1, 1], dtype=torch.int32)),
+        ("applied", torch.tensor([0.0, 1.0, 1.5])),
+        ("variance", []),
+        ("variance", [0.5, 1.0, 2.0]),
+        ("variance", [0.0, 2.0, 1.0]),
+        ("variance", [0.0, 1.0, 1.0]),
+        ("variance", [0.0, 1.0, float("inf")]),
+        ("variance", [0.0, float("nan"), 1.0]),
+        ("variance", [0.0, 1.0, "2"]),
+        ("cell", None),
+        ("cell", 0.0),
+        ("cell", -0.125),
+        ("cell", 0.1),
+        ("cell", float("nan")),
+        ("cell", True),
+        ("begun", 1),
+    ],
+)
+def test_a_state_that_no_table_wrote_is_refused_and_changes_nothing(part: str, value: object) -> None:
+    table = make(3, 4)
+    for _ in range(2):
+        table.step(0.1, 1.0, gradient([0], 4))
+    state = {**table.state_dict(), "applied": table.state_dict()["applied"].clone()}
+    assert len(state["variance"]) == 3
+    other = make(3, 4)
+    with pytest.raises(ValueError, match=r"^table 'table': its pending noise is not as a table writes it"):
+        other.load_state_dict({**state, part: value})
+    assert not other.has_pending_noise
+    other.load_state_dict(state)
+    assert other.state_dict()["variance"] == state["variance"]

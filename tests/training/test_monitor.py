@@ -174,13 +174,15 @@ def test_tensorboard_gets_what_was_released_with_the_terms_of_epsilon() -> None:
     last = private.optimizer.last_step
     assert last is not None
     at_ten = {name: value for name, value, step in writer.scalars if step == 10}
+    terms = engine.statement(DELTA).terms
+    assert terms.startswith("delta 1e-05, add-or-remove-one example; released: ")
     assert set(at_ten) == {
         "sparsity/rows",
         "sparsity/gradient_size",
         "sparsity/reduction",
-        "privacy/epsilon (delta 1e-05, add-or-remove-one example)",
+        f"privacy/epsilon ({terms})",
     }
     assert at_ten["sparsity/reduction"] == pytest.approx(
         last.table_coordinates / at_ten["sparsity/gradient_size"]
     )
-    assert at_ten["privacy/epsilon (delta 1e-05, add-or-remove-one example)"] > 0
+    assert at_ten[f"privacy/epsilon ({terms})"] > 0

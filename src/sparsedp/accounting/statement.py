@@ -75,6 +75,11 @@ class PrivacyStatement:
             guarantee = f"NOT PRIVATE (a run with secure noise would be {guarantee})"
         return "; ".join([guarantee, *self.notes])
 
+    @property
+    def terms(self) -> str:
+        """What must stand beside epsilon, for the name of a curve or of a logged value."""
+        return f"delta {self.delta:.3g}, {self.adjacency} {self.unit}; released: {self.released}"
+
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any], where: str) -> PrivacyStatement:
         """The reverse of ``to_dict``; ``where`` the fields stand, for the message. Other fields are passed over."""

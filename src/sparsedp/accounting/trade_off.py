@@ -32,6 +32,7 @@ LARGEST_GROUP = 10**6
 
 _POINTS = 400
 _WRITTEN = 24  # points of a profile in JSON
+_LAST_DIGITS = 2.0**-50  # of differences of probabilities, which a delta must not lose
 _SHRINKAGE = 1e-12  # of a mu: solutions are moved this far, relatively, to the safe side
 
 
@@ -87,7 +88,8 @@ class TradeOffCurve:
         """(false positive rates, false negative rates) where the lines of the curve meet; it is straight between them."""
         epsilons, deltas = self._tangents
         x = np.expm1(epsilons)
-        rates = -np.diff(deltas) / np.diff(x)
+        # Lines that nearly coincide meet somewhere; the curve is its own inverse, so not beyond its middle.
+        rates = np.minimum(-np.diff(deltas) / np.diff(x), (1 - deltas[0]) / 2)
         left = np.append(rates, 0.0)[::-1]
         right = np.maximum(1 - deltas - np.exp(epsilons) * np.append(rates, 0.0), 0.0)[::-1]
         right = np.minimum.accumulate(np.maximum(right, left))
@@ -115,7 +117,18 @@ class TradeOffCurve:
     def delta_at(self, epsilon: float) -> float:
         """The delta that follows from the curve at `epsilon`."""
         epsilon = min(check_non_negative("epsilon", epsilon), LARGEST_EPSILON)
-        return float(_deltas(*self.corners, np.array([epsilon]))[0])
+        return float(self._deltas_at(np.array([epsilon]))[0])
+
+    def _deltas_at(self, at: F64) -> F64:
+        """The curve's delta at each of these epsilons: on the chord, all of whose terms are positive, of two lines."""
+        epsilons, deltas = self._tangents
+        known, x = np.expm1(epsilons), np.expm1(np.minimum(at, epsilons[-1]))
+        after = np.clip(np.searchsorted(known, x), 1, max(len(known) - 1, 1))
+        if len(known) == 1:
+            return np.full(len(x), deltas[0])
+        width = known[after] - known[after - 1]
+        before = (known[after] - x) / width
+        return np.asarray(before * deltas[after - 1] + (x - known[after - 1]) / width * deltas[after])
 
     def epsilon_at(self, delta: float) -> float:
         """The least epsilon that follows from the curve at `delta`; infinite where none does."""
@@ -208,7 +221,7 @@ def _joined(curve: TradeOffCurve, more: list[Pair]) -> Profile:
 
 def _largest_deltas(curves: Sequence[TradeOffCurve]) -> Profile:
     epsilons = np.unique(np.concatenate([curve._tangents[0] for curve in curves]))
-    deltas = np.max([_deltas(*curve.corners, epsilons) for curve in curves], axis=0)
+    deltas = np.max([curve._deltas_at(epsilons) for curve in curves], axis=0)
     return list(zip(epsilons.tolist(), deltas.tolist(), strict=True))
 
 
@@ -241,4 +254,17 @@ def _after(first: TradeOffCurve, second: TradeOffCurve) -> TradeOffCurve:
     power = 1 - np.interp(np.interp(rates, x, reached), y, g)
     last = min(first.last_epsilon + second.last_epsilon, LARGEST_EPSILON)
     epsilons = np.linspace(0.0, last, _POINTS)
-    return TradeOffCurve(zip(epsilons, _deltas(rates, 1 - power, epsilons), strict=True))
+    deltas = np.minimum(_deltas(rates, 1 - power, epsilons) + _LAST_DIGITS, 1.0)
+    deltas[-1] = min(deltas[-1], *_at_the_end(first, second, last))
+    return TradeOffCurve(zip(epsilons, deltas, strict=True))
+
+
+def _at_the_end(first: TradeOffCurve, second: TradeOffCurve, last: float) -> list[float]:
+    """Bounds on the delta at `last`, the sum of both curves' last epsilons: delta + e^epsilon delta', in either order.
+
+    They are exact where deltas are too small for a difference of probabilities: 0 of pure DP stays 0.
+    """
+    if last < first.last_epsilon + second.last_epsilon:
+        return [1.0]
+    ends = [(curve.last_epsilon, float(curve._tangents[1][-1])) for curve in (first, second)]
+    return [delta + math.exp(epsilon) * other for (epsilon, delta), (_, other) in (ends, ends[::-1])]

@@ -89,6 +89,7 @@ _TESTS = "[^tests]: " + ", ".join(
         "audit/cases/test_trainings.py::test_claims_stand_and_controls_fall",
         "audit/cases/test_users.py::test_claims_stand_and_controls_fall",
         "audit/cases/test_floats.py::test_attacks_fail_on_the_lattice_and_succeed_on_floats",
+        "runs/test_audited_releases.py::test_claims_stand_and_controls_fall",
         "runs/test_audited_models.py::test_bounds_grow_with_the_claim",
     )
 )
@@ -102,8 +103,10 @@ _ONE_RUN = (
     "Chaudhuri (2024), which holds for trainings that are Gaussian DP, as compositions of many Gaussian steps nearly are. "
     "*Ideal* is the mean of theorem 5.2's bound for an attacker who sees one Gaussian release per canary that spends the whole "
     "epsilon on it: no audit by that theorem with so many canaries can be expected to show more for Gaussian noise. One training "
-    "scatters about its own mean. The published figures of that paper are curves for DP-SGD on CIFAR-10, other models and other "
-    "numbers of canaries; so the comparison here is with what its theorem can show at all, not with a point of a figure."
+    "scatters about its own mean. The figure to compare with is that of the paper's introduction: a white-box bound "
+    "of 1.8 at a theoretical epsilon of 4, DP-SGD on CIFAR-10 with a WideResNet; here it is the row of the gradient canaries at "
+    "epsilon 4. A larger delta would show more (at 1e-5 the ideal is 1.7), but for the bounds above, which hold together, it "
+    "costs more than their share of the error."
 )
 
 

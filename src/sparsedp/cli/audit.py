@@ -85,8 +85,8 @@ def _audit_run(
 
     found = audit_run(RunFolder(path), canaries=canaries, steps=steps, confidence=confidence, seed=seed)
     typer.echo(json_text(asdict(found)) if as_json else _in_words(found, path))
-    if found.is_refuted:
-        typer.echo("sparsedp: the audit refutes the claim", err=True)
+    if found.refutation is not None:
+        typer.echo(f"sparsedp: the audit refutes the claim: {found.refutation}", err=True)
         raise typer.Exit(1)
 
 
@@ -111,9 +111,9 @@ def _in_words(found: RunAudit, path: Path) -> str:
 
 def _chosen(only: list[str] | None) -> list[Auditable]:
     from sparsedp.audit.cases import library_cases
-    from sparsedp.runs.audited_models import cases
+    from sparsedp.runs import audited_models, audited_releases
 
-    listed = [*library_cases(), *cases()]
+    listed = [*library_cases(), *audited_releases.cases(), *audited_models.cases()]
     if not only:
         return listed
     found = [case for case in listed if any(part in case.name for part in only)]

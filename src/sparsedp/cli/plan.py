@@ -62,6 +62,9 @@ def plan(
     context: typer.Context,
     epsilon: Annotated[float, typer.Option(help="Privacy budget of the whole run.")],
     data: DataToTrain = None,
+    algorithm: Annotated[
+        str | None, typer.Option(help="With --data: the recipe for this one. Default: the recipe's.")
+    ] = None,
     examples: Annotated[float | None, typer.Option(help="Examples in the data set.")] = None,
     expected_batch_size: Annotated[float | None, _setting("expected_batch_size", default=False)] = None,
     epochs: Annotated[float | None, _setting("epochs", default=False)] = None,
@@ -89,6 +92,8 @@ def plan(
     if data is not None:
         _recipe_for(given, as_json)
         return
+    if algorithm is not None:
+        raise ValueError("algorithm: is for a recipe, give --data too; a plan without data compares three")
     for name in ("examples", "expected_batch_size"):
         if context.params[name] is None:
             raise ValueError(f"{name}: it must be given, or --data for a recipe")
@@ -131,7 +136,7 @@ def _users(made: Plan, delta: float | None, users: int | None, rows_per_user: in
 
 def _recipe_for(given: dict[str, Any], as_json: bool) -> None:
     """Print the recipe of a run on this data."""
-    others = [name for name in given if name not in ("data", "epsilon", "delta")]
+    others = [name for name in given if name not in ("data", "epsilon", "delta", "algorithm")]
     if others:
         raise ValueError(
             f"{others[0]}: with --data the recipe chooses; give it to train, or leave --data out"
@@ -139,17 +144,21 @@ def _recipe_for(given: dict[str, Any], as_json: bool) -> None:
     from sparsedp.runs.choosing import plan_for
 
     data, epsilon = given["data"], given["epsilon"]
-    chosen = plan_for(data, epsilon=epsilon, delta=given.get("delta"))
+    asked = given.get("algorithm")
+    chosen = plan_for(data, epsilon=epsilon, delta=given.get("delta"), algorithm=asked)
     if as_json:
         typer.echo(json_text({**chosen.recipe.to_dict(), "settings": chosen.config.model_dump(mode="json")}))
         return
-    made, config = chosen.recipe, chosen.config
+    config = chosen.config
     typer.echo(
         f"Recipe for {data} at epsilon {epsilon:g}, delta {chosen.delta:.3g} (add-or-remove-one example; released: "
-        f"{'the final model only' if made.algorithm == 'lazy' else 'the model after every step'})"
+        f"{'the final model only' if config.method.lazy_noise else 'the model after every step'})"
     )
     typer.echo("\n".join(chosen.lines()))
-    typer.echo(f"train with it: sparsedp train --data {config.data} --epsilon {epsilon:g} --out FOLDER")
+    named = "" if asked is None else f" --algorithm {asked}"
+    typer.echo(
+        f"train with it: sparsedp train --data {config.data} --epsilon {epsilon:g}{named} --out FOLDER"
+    )
 
 
 def _tables(written: list[str], source: str | None) -> list[TableShape]:

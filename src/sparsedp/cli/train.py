@@ -149,8 +149,15 @@ def resume(
 def train_rank(
     run: Annotated[Path, typer.Argument(help="A run's folder.")],
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    launched: Annotated[
+        bool, typer.Option("--launched", help="End when standard input does: `train --nproc` holds it open.")
+    ] = False,
 ) -> None:
     """One process of a run on several: torchrun starts it."""
+    if launched:
+        from sparsedp.core.starter import end_with_starter
+
+        end_with_starter(AFTER_TORCHRUN_SECONDS)
     from sparsedp.runs import RunFolder
     from sparsedp.runs.processes import train_rank as train_one
 
@@ -187,15 +194,30 @@ def evaluate(
             typer.echo(f"warning: {WORSE}")
 
 
+AFTER_TORCHRUN_SECONDS = 10.0
+"""A process of several ends by itself only where torchrun has not ended it: torchrun would start it again."""
+
+
 @contextmanager
 def progress_bar(title: str, quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
-    """A rich bar with examples per second, epsilon so far and rows per step, shown from the first step on."""
+    """A rich bar with examples per second and rows per step, and below it what was spent so far."""
     if quiet:
         yield None
         return
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
+    from rich.progress import Progress as RichProgress
+    from rich.text import Text
+
+    class Bar(RichProgress):
+        """With a line of its own for the statement, which a column would cut."""
+
+        below = ""
+
+        def get_renderables(self) -> Iterator[RenderableType]:
+            yield from super().get_renderables()
+            if self.below:
+                yield Text(self.below)
 
     columns = [TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
     bar = Bar(*columns, TextColumn("{task.fields[note]}"), console=Console(stderr=True))
@@ -205,7 +227,9 @@ def progress_bar(title: str, quiet: bool) -> Iterator[Callable[[Progress], None]
         bar.start()
         note = f"{progress.examples_per_second:,.0f} examples/s"
         if progress.rows is not None:
-            note += f", {progress.rows:,.0f} rows/step, epsilon <= {progress.epsilon:.3f} so far"
+            note += f", {progress.rows:,.0f} rows/step"
+        if progress.spent is not None:
+            bar.below = f"spent so far, at most: {progress.spent}"
         bar.update(task, completed=progress.step, total=progress.total, note=note)
 
     try:

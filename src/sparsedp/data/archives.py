@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import struct
 import zipfile
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -116,6 +117,14 @@ def _members(path: Path, pattern: str | None) -> list[ZipMember]:
         raise ValueError(f"files: {path} is a damaged zip archive ({error})") from None
     if len(infos) > MOST_MEMBERS:
         raise ValueError(f"files: {path} has {len(infos):,} members, more than {MOST_MEMBERS:,}")
+    names = Counter(info.filename for info in infos)
+    if "" in names:
+        raise ValueError(f"files: {path} has a member without a name")
+    for name, count in names.items():
+        if count > 1:
+            raise ValueError(
+                f"files: {path} has two members named {name!r}, of which one would be read twice"
+            )
     for info in infos:
         parts = PurePosixPath(info.filename.replace("\\", "/"))
         if parts.is_absolute() or ".." in parts.parts:

@@ -55,6 +55,18 @@ class Batch:
             None if self.user is None else self.user[rows],
         )
 
+    def between(self, start: int, stop: int) -> Batch:
+        """Return rows that follow one another, without a copy but of the multi-hot features."""
+        rows = slice(start, min(stop, len(self)))
+        return Batch(
+            self.numeric[rows],
+            self.ids[rows],
+            self.label[rows],
+            None if self.time is None else self.time[rows],
+            tuple(bags.take(np.arange(start, rows.stop)) for bags in self.multi_hot),
+            None if self.user is None else self.user[rows],
+        )
+
     def tensors(self) -> tuple[tuple[Any, ...], torch.Tensor]:
         """Return ((numeric, ids, (values, offsets) ...), label) with 64-bit ids, as the models take them.
 

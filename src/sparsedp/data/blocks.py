@@ -38,6 +38,7 @@ UNREADABLE = (
         NotImplementedError,
         pa.ArrowException,
         OverflowError,
+        UnicodeDecodeError,
     ),
     *(pl.exceptions.PolarsError, pl.exceptions.PanicException),
 )

@@ -31,8 +31,9 @@ COLUMNS = (LABEL, *INTEGERS, *CATEGORIES)
 _TEXT = Separated(separator="\t", quote=None, columns=len(COLUMNS))
 _DAY_FILE = re.compile(r"day_(\d+)(\.|$)")
 _EVERY_BYTE = np.uint64(0x0101010101010101)
-_CASE_BITS = np.uint64(0x20) * _EVERY_BYTE
-_HIGH_BITS = np.uint64(0x80) * _EVERY_BYTE
+_DIGIT, _LETTER, _CASE_BITS, _HIGH_BITS = (np.uint64(byte) * _EVERY_BYTE for byte in (0x30, 0x60, 0x20, 0x80))
+_TO_10, _TO_7, _TO_1 = (np.uint64(byte) * _EVERY_BYTE for byte in (0x76, 0x79, 0x7F))
+_EIGHT_BYTES = hash_of_length(8)
 
 
 @dataclass(frozen=True)
@@ -115,11 +116,11 @@ class Criteo:
         if not _TEXT.is_even(block.text, block.lines):
             raise _OddLines
         frame = _parse(block.text, pl.Int64)
-        words = [hash_hex(frame[name]) for name in CATEGORIES]
         labels = frame[LABEL]
-        if not (
-            labels.is_between(0, 1).all() and labels.null_count() == 0 and all(ok.all() for _, ok in words)
-        ):
+        if not (labels.is_between(0, 1).all() and labels.null_count() == 0):
+            raise _OddLines
+        words = [hash_hex(frame[name]) for name in CATEGORIES]
+        if not all(right.all() for _, right in words):
             raise _OddLines
         return self._examples(block, frame, [hashes for hashes, _ in words], np.arange(block.lines), [])
 
@@ -132,22 +133,20 @@ class Criteo:
             for number, columns in zip(lines.numbers[~even], lines.columns[~even], strict=True)
         }
         text, numbers = lines.keep(even), lines.numbers[even]
-        frame, written = (
-            _parse(text, pl.Int64, ignore_errors=True),
-            _parse(text, pl.String, ignore_errors=True),
-        )
+        frame = _parse(text, pl.Int64, columns=1 + len(INTEGERS), ignore_errors=True)
+        written = _parse(text, pl.String, ignore_errors=True)
+        is_read = frame.select(
+            pl.col(LABEL).is_between(0, 1).fill_null(False), pl.col(INTEGERS).is_not_null()
+        ).to_numpy()
+        is_empty = written.select(
+            pl.col(INTEGERS).str.strip_chars(" ") == ""
+        ).to_numpy()  # as polars reads numbers
+        words = [hash_hex(written[name]) for name in CATEGORIES]
+        hashes = [hashed for hashed, _ in words]
+        rights = [is_read[:, 0], *(is_read[:, 1:] | is_empty).T, *(right for _, right in words)]
+        kinds = ["0 or 1", *["an integer"] * len(INTEGERS), *["8 hex digits"] * len(CATEGORIES)]
         good = np.ones(len(numbers), bool)
-        hashes = []
-        for name in COLUMNS:
-            if name in CATEGORIES:
-                hashed, right = hash_hex(written[name])
-                hashes.append(hashed)
-                kind = "8 hex digits"
-            elif name == LABEL:
-                right, kind = frame[name].is_between(0, 1).fill_null(False).to_numpy(), "0 or 1"
-            else:
-                right = (frame[name].is_not_null() | (written[name] == "")).to_numpy()
-                kind = "an integer"
+        for name, right, kind in zip(COLUMNS, rights, kinds, strict=True):
             for at in np.flatnonzero(good & ~right):
                 reasons[int(numbers[at])] = f"{name} is {written[name][int(at)][:40]!r}, not {kind}"
             good &= right
@@ -169,9 +168,7 @@ class Criteo:
             time = pl.repeat(self.days[block.start.source], len(numbers), dtype=pl.Int64, eager=True).alias(
                 "day"
             )
-        plain = frame.select(
-            pl.col(LABEL).cast(pl.Float32), *(log_transform(pl.col(name)) for name in INTEGERS)
-        )
+        plain = frame.select(pl.col(LABEL).cast(pl.Float32), log_transform(pl.col(INTEGERS)))
         return Examples(plain.with_columns(time), hashes, [], malformed)
 
 
@@ -179,7 +176,14 @@ class _OddLines(Exception):
     """Some line of the block is not of the format."""
 
 
-def _parse(text: bytes, numbers: type[pl.DataType], *, ignore_errors: bool = False) -> pl.DataFrame:
+def _parse(
+    text: bytes,
+    numbers: type[pl.DataType],
+    *,
+    columns: int = len(COLUMNS),
+    ignore_errors: bool = False,
+) -> pl.DataFrame:
+    """Read the first so many columns."""
     schema = {name: pl.String if name in CATEGORIES else numbers for name in COLUMNS}
     return pl.read_csv(
         text,
@@ -187,6 +191,7 @@ def _parse(text: bytes, numbers: type[pl.DataType], *, ignore_errors: bool = Fal
         has_header=False,
         quote_char=None,
         schema=schema,
+        columns=range(columns),
         empty_string_is_null=False,
         encoding="utf8-lossy" if ignore_errors else "utf8",
         ignore_errors=ignore_errors,
@@ -196,6 +201,8 @@ def _parse(text: bytes, numbers: type[pl.DataType], *, ignore_errors: bool = Fal
 def hash_hex(values: pl.Series) -> tuple[U64, NDArray[np.bool_]]:
     """Hash a column of 8 hex digits (in either case), and say which values are that or empty."""
     chunks = [_hash_hex_words(lengths, word) for lengths, word in first_words(values)]
+    if len(chunks) == 1:
+        return chunks[0]
     return np.concatenate([hashes for hashes, _ in chunks]), np.concatenate([right for _, right in chunks])
 
 
@@ -203,15 +210,15 @@ def _hash_hex_words(lengths: NDArray[np.uint32], word: U64) -> tuple[U64, NDArra
     """Do the same for one chunk.
 
     Eight bytes are one word, so they are tested together: where no high bit is set, adding 0x76 to a byte
-    carries into its high bit exactly if it was above 9, and likewise for the letters.
+    carries into its high bit exactly if it was above 9, and likewise for the letters (1 to 6 without their bits).
     """
     wide = word & _HIGH_BITS
-    not_digit = (word ^ np.uint64(0x30) * _EVERY_BYTE) + np.uint64(0x76) * _EVERY_BYTE
+    not_digit = (word ^ _DIGIT) + _TO_10
     word |= _CASE_BITS
-    letter = word ^ np.uint64(0x60) * _EVERY_BYTE
-    not_letter = (letter + np.uint64(0x79) * _EVERY_BYTE) | ~(letter + np.uint64(0x7F) * _EVERY_BYTE)
+    letter = word ^ _LETTER
+    not_letter = (letter + _TO_7) | ~(letter + _TO_1)
     hexadecimal = (not_digit & not_letter & _HIGH_BITS) | wide == 0
     empty = lengths == 0
-    hashes = mix(word ^ hash_of_length(8))
+    hashes = mix(word ^ _EIGHT_BYTES)
     hashes[empty] = 0
     return hashes, (hexadecimal & (lengths == 8)) | empty

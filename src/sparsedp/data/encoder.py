@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from sparsedp.core.arrays import U64
 from sparsedp.data.batch import Batch, MultiHot
-from sparsedp.data.criteo import hash_hex
+from sparsedp.data.compiled_hashing import hash_hex, hash_strings, write_buckets
 from sparsedp.data.encoding import HEX, IDS, TEXT, EncodedFeature, Encoding, is_text
 from sparsedp.data.examples import bag_of, transform
-from sparsedp.data.hashing import MISSING, cross, hash_strings
-from sparsedp.data.rules import IdRule
+from sparsedp.data.hashing import MISSING, cross
+from sparsedp.data.rules import HashRule, IdRule
 
 Reasons = dict[int, str]
 """Why some rows cannot be read, by their position."""
@@ -46,9 +46,10 @@ class Encoder:
         frame = self._without_nulls(frame)
         numeric = self._numbers(frame, reasons)
         hashes = self._hashes(frame, reasons)
-        ids = np.empty((len(frame), len(self.encoding.categorical)), np.int32)
+        # A column lies in one piece: it is written as one, and a model reads it so.
+        ids = np.empty((len(frame), len(self.encoding.categorical)), np.int32, order="F")
         for at, feature in enumerate(self.encoding.categorical):
-            ids[:, at] = self._ids(frame, feature, hashes)
+            self._write_ids(frame, feature, hashes, ids[:, at])
         bags = tuple(self._bag(frame, feature) for feature in self.encoding.multi_hot)
         return Batch(numeric, ids, np.zeros(len(frame), np.float32), None, bags), reasons
 
@@ -78,7 +79,9 @@ class Encoder:
         if not names:
             return np.empty((len(frame), 0), np.float32)
         transformed = values.select(transform(name, self.encoding.scales) for name in names)
-        return np.ascontiguousarray(transformed.to_numpy(), np.float32)
+        return np.require(
+            transformed.to_numpy(), np.float32, ["C", "W"]
+        )  # torch warns of what cannot be written
 
     def _hashes(self, frame: pl.DataFrame, reasons: Reasons) -> dict[str, U64]:
         columns = {c for each in self.encoding.categorical if each.rule != IDS for c in each.columns}
@@ -94,11 +97,18 @@ class Encoder:
                 hashes[name] = hash_strings(_as_texts(frame[name], kind))
         return hashes
 
-    def _ids(self, frame: pl.DataFrame, feature: EncodedFeature, hashes: dict[str, U64]) -> NDArray[np.int32]:
+    def _write_ids(
+        self, frame: pl.DataFrame, feature: EncodedFeature, hashes: dict[str, U64], out: NDArray[np.int32]
+    ) -> None:
         if feature.rule == IDS:
-            return _own_ids(frame[feature.columns[0]], feature.rows)
-        parts = [hashes[name] for name in feature.columns]
-        return self._rules[feature.name].ids(parts[0] if len(parts) == 1 else cross(parts))
+            out[:] = _own_ids(frame[feature.columns[0]], feature.rows)
+            return
+        parts, rule = [hashes[name] for name in feature.columns], self._rules[feature.name]
+        hashed = parts[0] if len(parts) == 1 else cross(parts)
+        if isinstance(rule, HashRule):
+            write_buckets(hashed, rule.rows, out)
+        else:
+            out[:] = rule.ids(hashed)
 
     def _bag(self, frame: pl.DataFrame, feature: EncodedFeature) -> MultiHot:
         values = frame[feature.columns[0]]

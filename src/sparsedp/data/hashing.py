@@ -53,14 +53,14 @@ def first_words(values: pl.Series) -> Iterator[tuple[NDArray[np.uint32], U64]]:
     Read in place from Arrow's string views, which hold a string of up to 12 bytes inside the view. The word
     of a longer or a null string means nothing; a null has length 0.
     """
-    for view in _views(values):
-        words = _view_words(view)
+    for view in views(values):
+        words = view_words(view)
         yield _lengths(view), words[:, 1].astype(np.uint64) | words[:, 2].astype(np.uint64) << np.uint64(32)
 
 
 def hash_strings(values: pl.Series) -> U64:
     """Hash every value of a string column by the rule above; missing values give 0."""
-    return np.concatenate([_hash_views(view) for view in _views(values)])
+    return np.concatenate([_hash_views(view) for view in views(values)])
 
 
 def buckets(hashes: U64, rows: int) -> NDArray[np.int32]:
@@ -89,14 +89,15 @@ def check_rows(rows: int, name: str = "rows") -> None:
         raise ValueError(f"{name} must lie in 2..{MAX_ROWS} (one row is for missing values), got {rows}")
 
 
-def _views(values: pl.Series) -> list[pa.Array]:
+def views(values: pl.Series) -> list[pa.Array]:
+    """Return the chunks of a string column as Arrow's string views."""
     if values.dtype != pl.String:
         raise ValueError(f"values must be a column of strings, got {values.dtype}")
     arrays = [chunk.to_arrow(compat_level=pl.CompatLevel.newest()) for chunk in values.get_chunks()]
     return [a if a.type == pa.string_view() else a.cast(pa.string_view()) for a in arrays]
 
 
-def _view_words(view: pa.Array) -> NDArray[np.uint32]:
+def view_words(view: pa.Array) -> NDArray[np.uint32]:
     """Return Arrow's 16-byte views as four words: length, then 12 bytes, or prefix, buffer and offset."""
     if len(view) == 0:
         return np.empty((0, 4), np.uint32)
@@ -105,14 +106,14 @@ def _view_words(view: pa.Array) -> NDArray[np.uint32]:
 
 
 def _lengths(view: pa.Array) -> NDArray[np.uint32]:
-    lengths = _view_words(view)[:, 0]
+    lengths = view_words(view)[:, 0]
     if view.null_count:
         lengths = np.where(view.is_null().to_numpy(zero_copy_only=False), np.uint32(0), lengths)
     return lengths
 
 
 def _hash_views(view: pa.Array) -> U64:
-    lengths, words = _lengths(view).astype(np.uint64), _view_words(view).astype(np.uint64)
+    lengths, words = _lengths(view).astype(np.uint64), view_words(view).astype(np.uint64)
     hashes = mix(lengths * GAMMA)
     first = (words[:, 1] | words[:, 2] << np.uint64(32)) & _mask(lengths)
     hashes = mix(hashes ^ first)
@@ -127,7 +128,7 @@ def _hash_views(view: pa.Array) -> U64:
 
 def _hash_long(view: pa.Array, where: NDArray[np.int64], lengths: NDArray[np.int64]) -> U64:
     """Fold the strings that live in the data buffers, one 8-byte word of all of them at a time."""
-    words = _view_words(view)[where]
+    words = view_words(view)[where]
     hashes = mix(lengths.astype(np.uint64) * GAMMA)
     for number, buffer in enumerate(view.buffers()[2:]):
         here = np.flatnonzero(words[:, 2] == number)

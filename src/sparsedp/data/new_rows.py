@@ -83,7 +83,7 @@ class NewRows:
         if self.is_parquet:
             try:
                 return list(pq.read_schema(self.path).names)
-            except pa.ArrowInvalid as error:
+            except (pa.ArrowException, OverflowError, UnicodeDecodeError) as error:
                 raise ValueError(f"input: {self.path} is not Parquet ({error})") from error
         names = self._header(self._cut)
         if self._has_header:
@@ -115,8 +115,11 @@ class NewRows:
         form = Separated(self._cut, self._quote, len(self.names))
         text = block.content
         if (self._quote is None or self._quote.encode() not in text) and form.is_even(text, block.lines):
-            with contextlib.suppress(pl.exceptions.PolarsError):  # a line with more columns, one with fewer
-                return RawRows(self._parse(text), {}, first + np.arange(block.lines))
+            for numbers in (pl.Float64, pl.String) if self._reads_numbers(text) else (pl.String,):
+                with contextlib.suppress(
+                    pl.exceptions.PolarsError
+                ):  # no number, no UTF-8, lines of other lengths
+                    return RawRows(self._parse(text, numbers), {}, first + np.arange(block.lines))
         lines = form.lines(text)
         even = lines.columns == form.columns
         try:
@@ -131,25 +134,43 @@ class NewRows:
             frame = frame.select(pl.all().gather(source))
         return RawRows(frame, reasons, first + lines.numbers)
 
-    def _parse(self, text: bytes) -> pl.DataFrame:
-        """The columns to read, as texts."""
+    def _reads_numbers(self, text: bytes) -> bool:
+        """Whether the parser takes the numbers that the rule takes: it passes over blanks before them."""
+        if self.encoding.nulls or not self._numbers:
+            return False
+        cut = self._cut.encode()
+        blanks = [blank for blank in (b" ", b"\t") if blank != cut and blank in text]
+        return not any(
+            text.startswith(blank) or b"\n" + blank in text or cut + blank in text for blank in blanks
+        )
+
+    def _parse(self, text: bytes, numbers: type[pl.DataType] = pl.String) -> pl.DataFrame:
+        """The columns to read, as texts; those of numbers as `numbers`."""
         if not text:
             return pl.DataFrame(schema=dict.fromkeys(self._read, pl.String))
-        return pl.read_csv(
+        frame = pl.read_csv(
             text,
             separator=self._cut,
             quote_char=self._quote,
             has_header=False,
             columns=[self.names.index(name) for name in self._read],
-            schema=dict.fromkeys(self.names, pl.String),
-            encoding="utf8-lossy",
+            schema=dict.fromkeys(self.names, pl.String) | dict.fromkeys(self._numbers, numbers),
+            encoding="utf8-lossy" if numbers == pl.String else "utf8",
+            empty_string_is_null=bool(self.copied),  # an empty value is a missing one; a copied one is kept
         )
+        return frame.rechunk()
 
     @cached_property
     def _read(self) -> list[str]:
         """The columns to read, in the order of the file."""
         needed = {*self.encoding.columns, *self.copied}
         return [name for name in self.names if name in needed]
+
+    @cached_property
+    def _numbers(self) -> list[str]:
+        """The columns that are read as numbers alone."""
+        texts = {*self.copied, *(column for each in self.encoding.features for column in each.columns)}
+        return [name for name in self.encoding.numeric if name not in texts]
 
     @cached_property
     def _has_header(self) -> bool:

@@ -181,7 +181,8 @@ class _Lookup(torch.autograd.Function):
         rows = torch.tensor(np.concatenate(ctx.asked), dtype=torch.int64).unsqueeze(0)
         # A copy: torch adds the gradient of a second pass to it in place, and numpy's memory cannot grow.
         values = _from_bytes(np.concatenate([part for (part,) in received]), grad).clone()
-        total = torch.sparse_coo_tensor(rows, values, (len(table.span), table.embedding_dim)).coalesce()
+        size = (len(table.span), table.embedding_dim)
+        total = torch.sparse_coo_tensor(rows, values, size, check_invariants=False).coalesce()
         total = total.to(grad.device)
         return total if table.sparse else total.to_dense(), None, None
 

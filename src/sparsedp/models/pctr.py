@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sparsedp.core.criteo import embedding_dim
 from sparsedp.core.validation import check_positive
 from sparsedp.data.schema import Schema
 from sparsedp.models.layers import EMBEDDING_STD, check_sizes, embedding, mlp
+from sparsedp.models.side_by_side import SideBySide, is_plain
 
 HIDDEN = (598, 598, 598, 598)
 
@@ -100,3 +103,20 @@ class PCTR(nn.Module):
             embedded = [vector * self.table_scale for vector in embedded]
         logits: Tensor = self.layers(torch.cat([*embedded, numeric], dim=1)).squeeze(1)
         return logits
+
+    @property
+    def can_score(self) -> bool:
+        """Whether ``score`` gives what ``forward`` does: not while anything is attached to the model."""
+        return is_plain(self, self.embeddings)
+
+    @torch.inference_mode()
+    def score(self, numeric: NDArray[np.float32], ids: NDArray[np.int32], piece: int) -> Tensor:
+        """What ``forward`` gives for ``piece`` rows at a time, bit for bit and without gradients: for a model in use."""
+        rows, logits = SideBySide(self.embeddings, self.table_scale), []
+        inputs = np.empty((min(piece, len(ids)), rows.width + numeric.shape[1]), np.float32)
+        for start in range(0, len(ids), piece):
+            here = ids[start : start + piece]
+            rows.write(here, inputs)
+            inputs[: len(here), rows.width :] = numeric[start : start + piece]
+            logits.append(self.layers(torch.from_numpy(inputs[: len(here)])).squeeze(1))
+        return torch.cat(logits)

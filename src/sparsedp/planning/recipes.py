@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -18,9 +18,12 @@ from sparsedp.planning.tables import check_tables
 
 Released = Literal["final", "steps"]
 
-STEPS = 100
-"""Steps of a private run. At the same distance travelled (learning rate times steps) their number hardly changes the
-noise of the result; so many are enough for the rates below to be stable."""
+LEAST_STEPS = 100
+"""Of a private run. At the same distance travelled (learning rate times steps) their number hardly changes the noise of
+the result; so many are enough for the rates below to be stable."""
+SIGNAL_FOR_MORE = 2e5
+"""``mu * examples``, the size of the data in units of its noise, from which on more steps pay: rows that are read often
+cannot go faster, only longer."""
 NOISE_AT_KNEE = 1.2
 """The noise multiplier that the batch is chosen for: at half the batch the noise in the mean gradient is 30% higher,
 at twice the batch 12% lower."""
@@ -57,6 +60,8 @@ TOP_K = 0.2
 less, rare rows are chosen by chance."""
 ROWS_PER_UNIT_OF_SIGNAL = 0.02
 """FEST: rows kept for each unit of ``mu * examples``, the size of the data in units of its noise."""
+MAP_NOISE = 2.0
+"""AdaFEST: noise on the contribution map over noise on the gradient: it adds 12% to the latter."""
 PLAIN = (
     (50_000, 64, 1.0, 0.3, 20.0),
     (2_000_000, 1024, 3.0, 0.3, 50.0),
@@ -164,9 +169,9 @@ def recipe(
     )
     chosen, why = _algorithm(shapes, released, algorithm)
     usual = CLIP if table_scale != 1.0 else CLIP_UNSCALED
-    clip = check_positive("max_grad_norm", usual if max_grad_norm is None else max_grad_norm)
+    clip = usual if max_grad_norm is None else check_positive("max_grad_norm", max_grad_norm)
     noise = batch.noise_multiplier * clip / batch.size
-    walk = _noise_at_rate_one(table_optimizer, batch.steps, noise) * table_scale
+    selection = _selection(chosen, shapes, protected, batch)
     return Recipe(
         algorithm=chosen,
         epochs=batch.epochs,
@@ -176,14 +181,14 @@ def recipe(
         optimizer=optimizer,
         learning_rate=_rounded(_dense_rate(optimizer, noise)),
         table_optimizer=table_optimizer,
-        table_learning_rate=_rounded(TABLE_NOISE / walk),
+        table_learning_rate=_rounded(_table_rate(table_optimizer, batch.steps, noise) / table_scale),
         table_scale=table_scale,
         read_share_mu=_rounded(READ_SHARE * batch.mu) if table_optimizer == "sgd" else None,
         calibration_mu=_rounded(min(MOST_CALIBRATION, CALIBRATION * batch.mu)),
-        selection=_selection(chosen, shapes, protected, batch),
+        selection=selection,
         noise_multiplier=batch.noise_multiplier,
         steps=batch.steps,
-        reasons={"algorithm": why, **_reasons(batch, clip, noise, table_scale)},
+        reasons={"algorithm": why, **_reasons(batch, clip, noise, table_scale, selection)},
         warnings=_warnings(chosen, shapes, protected, epsilon, "examples" if units is None else "users"),
     )
 
@@ -212,19 +217,21 @@ class _Batch:
         size: int | None,
         of_one: int,
     ) -> _Batch:
-        """``STEPS`` steps at the knee of the noise, or as near as ``max_epochs`` or what is given allow.
+        """At the knee of the noise, or as near as ``max_epochs`` or what is given allow.
 
         In the Gaussian limit the budget is ``mu = q sqrt(T (e^(1/sigma^2) - 1))``, solved for the sampling rate q.
         Where single rows are drawn of users that have ``of_one`` of them, the rate is the same and the noise higher.
         """
         given = epochs is not None
         mu = 1.0 / analytic_gaussian_sigma(epsilon, delta)
-        knee = mu / math.sqrt(STEPS * math.expm1(NOISE_AT_KNEE**-2))
-        most = max_epochs / STEPS
-        rate = min(knee, most, 1.0) if epochs is None else min(epochs / STEPS, 1.0)
+        # In fewer epochs than it would choose, more steps are more noise.
+        target = LEAST_STEPS if given else _steps(mu * members)
+        knee = mu / math.sqrt(target * math.expm1(NOISE_AT_KNEE**-2))
+        most = max_epochs / target
+        rate = min(knee, most, 1.0) if epochs is None else min(epochs / target, 1.0)
         size = min(members, max(1, round(rate * members)) if size is None else size)
         if epochs is None:
-            steps = min(STEPS, max(1, math.floor(max_epochs * members / size)))
+            steps = min(target, max(1, math.floor(max_epochs * members / size)))
             epochs = steps / steps_per_epoch(size / members)
         budget = RunBudget.checked(epsilon, delta, members, size, epochs)
         noise = budget.calibrate(
@@ -234,17 +241,23 @@ class _Batch:
         )
         limit = "as large as max_epochs allow" if knee > most else LARGER_BATCH
         return cls(
-            size, epochs, budget.steps, noise, mu, f"{STEPS} steps in these epochs" if given else limit
+            size, epochs, budget.steps, noise, mu, f"{target} steps in these epochs" if given else limit
         )
 
 
-def _noise_at_rate_one(table_optimizer: str, steps: int, noise: float) -> float:
-    """The noise on a coordinate after all steps, at learning rate 1.
+def _steps(signal: float) -> int:
+    """How many steps a private run wants: with the cube root of the size of the data in units of its noise."""
+    return round(LEAST_STEPS * math.cbrt(max(1.0, signal / SIGNAL_FOR_MORE)))
+
+
+def _table_rate(table_optimizer: str, steps: int, noise: float) -> float:
+    """The learning rate at which the noise on a coordinate is ``TABLE_NOISE`` after all steps.
 
     Plain SGD adds up T normals. Adagrad divides the t-th by about sqrt(t) times their size: the squares add up to
     1 + 1/2 + ... + 1/T, whatever the noise.
     """
-    return math.sqrt(steps) * noise if table_optimizer == "sgd" else math.sqrt(1.0 + math.log(steps))
+    at_rate_one = math.sqrt(steps) * noise if table_optimizer == "sgd" else math.sqrt(1.0 + math.log(steps))
+    return TABLE_NOISE / at_rate_one
 
 
 def _dense_rate(optimizer: str, noise: float) -> float:
@@ -278,9 +291,9 @@ def _selection(
     algorithm: str, shapes: Sequence[TableShape], members: int, batch: _Batch
 ) -> dict[str, float | int]:
     """Settings of the selection: choose in every table that is larger than a batch's reads can make worthwhile."""
-    if algorithm == "adafest":
-        return {"noise_ratio": 2.0, "always_on_rows": 0}
-    if algorithm in ("fest", "adafest+"):
+    if algorithm in ("adafest", "adafest-memory"):
+        return {"noise_ratio": MAP_NOISE, "always_on_rows": 0}
+    if algorithm in ("fest", "fest-lazy", "adafest+"):
         rows = round(ROWS_PER_UNIT_OF_SIGNAL * batch.mu * members)
         total = sum(table.rows for table in shapes)
         return {
@@ -291,7 +304,17 @@ def _selection(
     return {}
 
 
-def _reasons(batch: _Batch, clip: float, noise: float, scale: float) -> dict[str, str]:
+_SELECTION_REASONS = {
+    "noise_ratio": "rows that a step reads often are told from the others, at 12% of the noise",
+    "rows": f"{ROWS_PER_UNIT_OF_SIGNAL:g} for each unit of mu times the size of the data: as many as can be learnt",
+    "fest_mu": "a fifth of the budget's mu, so that rare rows are not chosen by chance, at 2% of the noise",
+    "always_on_rows": "rows of small tables are chosen as those of large ones are",
+}
+
+
+def _reasons(
+    batch: _Batch, clip: float, noise: float, scale: float, selection: Iterable[str]
+) -> dict[str, str]:
     """A line for each choice but the algorithm."""
     scaled = f"; the model multiplies its tables by {scale:g}, so that they share it" if scale != 1.0 else ""
     return {
@@ -307,6 +330,7 @@ def _reasons(batch: _Batch, clip: float, noise: float, scale: float) -> dict[str
         "read_share_mu": "tables whose rows are read often get a lower rate; found at 0.1% of the noise",
         "calibration_mu": "the scale and bias of the output are fitted after training, at 0.5% of the noise",
         "table_learning_rate": f"noise on a coordinate as the network reads it ends at {TABLE_NOISE:g}",
+        **{name: _SELECTION_REASONS[name] for name in selection},
     }
 
 

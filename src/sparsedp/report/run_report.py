@@ -81,11 +81,13 @@ def _figures(epsilon: float, delta: float, unit: str, audit: Mapping[str, Any] |
 
 def _audit_words(audit: Mapping[str, Any]) -> str:
     """What the audited lower bound means, and how it was found."""
+    from sparsedp.runs.auditing import refutation  # with torch, which a report of other runs does not need
+
     copy = audit["copy"]
-    is_refuted = audit["lower_bound"] > copy["epsilon"]
+    refuted = refutation(audit)
     verdict = (
-        "The audit refutes the claim: the copy let through more than its epsilon."
-        if is_refuted
+        f"The audit refutes the claim: {refuted}."
+        if refuted
         else "A bound below the claim does not prove the claim."
     )
     return paragraph(
@@ -93,7 +95,7 @@ def _audit_words(audit: Mapping[str, Any]) -> str:
         f"budget of epsilon {copy['epsilon']:.3g} let through at least epsilon {audit['lower_bound']:.3g} at delta "
         f"{copy['delta']:.2g} ({copy['adjacency']}, unit: {copy['unit']}, released: {copy['released']}; confidence "
         f"{audit['confidence']:g}). {verdict}",
-        "bad" if is_refuted else "quiet",
+        "bad" if refuted else "quiet",
     )
 
 
@@ -309,8 +311,9 @@ def auc_against_epsilon(runs: Sequence[FinishedRun]) -> Curves:
         budgets = [run.config.epsilon or 0.0 for run in group]
         series.append(Series(label, budgets, [run.result["auc"] for run in group]))
     budgets = sorted({run.config.epsilon for run in runs if run.config.epsilon})
+    units = " or ".join(sorted({run.config.unit for run in runs}))
     return Curves(
-        series, "epsilon (add-or-remove-one example)", "AUC on held-out rows", x_ticks=budgets, level=level
+        series, f"epsilon (add-or-remove-one {units})", "AUC on held-out rows", x_ticks=budgets, level=level
     )
 
 

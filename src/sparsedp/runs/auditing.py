@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -19,6 +20,7 @@ import torch
 from torch import nn
 
 from sparsedp.accounting import PrivacyStatement
+from sparsedp.accounting.pld.composition import tolerance
 from sparsedp.audit.canary_run import CanaryData, CanaryScores, CanaryTraining
 from sparsedp.audit.case import Claim
 from sparsedp.audit.one_run_case import jointly
@@ -33,6 +35,7 @@ from sparsedp.runs.canary_model import CanaryClickModel
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.folder import AUDIT, RunFolder
 from sparsedp.runs.optimizers import optimizers_of
+from sparsedp.runs.recorded_cost import example_rate, recorded_epsilon
 from sparsedp.runs.text_config import TextConfig
 from sparsedp.selection import FEST, Selection
 
@@ -64,11 +67,32 @@ class RunAudit:
     attack: str
     """Which score the bound comes from (``CanaryScores``)."""
     seconds: float
+    recorded_epsilon: float | None = None
+    """What the run's own noise, sampling rate, steps and one-off events cost at its delta (``recorded_epsilon``)."""
 
     @property
-    def is_refuted(self) -> bool:
-        """Whether the bound is above what the copy should have spent."""
-        return self.lower_bound > float(self.copy["epsilon"])
+    def refutation(self) -> str | None:
+        """Why the claim is refuted; None if it is not."""
+        return refutation(asdict(self))
+
+
+def refutation(audit: Mapping[str, Any]) -> str | None:
+    """Why what ``audit.json`` holds refutes the claim; None if it does not.
+
+    A copy spends at most what its run spent, so its bound is for both. A claim is as wrong if it is below what the run's
+    records cost by more than the accountant's tolerance, whatever an attack can see.
+    """
+    claimed, of_copy = (float(audit[part]["epsilon"]) for part in ("claimed", "copy"))
+    recorded, bound = audit.get("recorded_epsilon"), float(audit["lower_bound"])
+    if recorded is not None and float(recorded) > claimed + 2.0 * tolerance(claimed):
+        return (
+            f"the run claims epsilon {claimed:.4g}, and its own noise, sampling rate, steps and one-off events cost "
+            f"epsilon {float(recorded):.4g} at the same delta, adjacency, unit and release"
+        )
+    if bound > min(claimed, of_copy):
+        whose = "the run claims" if bound > claimed else "it should have spent"
+        return f"the copy let through epsilon {bound:.4g} or more, and {whose} {min(claimed, of_copy):.4g}"
+    return None
 
 
 def audit_run(
@@ -89,7 +113,10 @@ def audit_run(
     training = copy_of(config, result, schema, check_count("canaries", canaries), check_count("steps", steps))
     claimed = PrivacyStatement(**{**result["statement"], "notes": tuple(result["statement"]["notes"])})
     scores = training.run(NoiseSource(seed).noise, claimed.delta)
-    found = _audit(training, scores, claimed, confidence, time.perf_counter() - began)
+    found = replace(
+        _audit(training, scores, claimed, confidence, time.perf_counter() - began),
+        recorded_epsilon=recorded_epsilon(folder, config, result, claimed.delta),
+    )
     folder.write_json(AUDIT, asdict(found))
     return found
 
@@ -221,8 +248,7 @@ def _sampling(config: RunConfig, result: dict[str, Any]) -> tuple[float, float]:
     """(sampling rate, expected batch size) of the run."""
     choices, batch = config.choices, float(config.choices.expected_batch_size)
     if config.unit == "example":
-        population = float(result["training_rows"])
-        return min(batch, population) / population, min(batch, population)
+        return example_rate(config, result)
     # How many users there were is not in the result: an epoch is as many steps as the rate says.
     return min(1.0, choices.epochs / int(result["planned_steps"] or result["steps"])), batch
 

@@ -68,16 +68,25 @@ def calibrate_output(
 ) -> None:
     """Scale and shift the logits of ``model`` to fit the labels of ``data``.
 
-    The model predicts in evaluation mode, each example from its own features.
-    Guarantee: add-or-remove-one unit, event ``Gaussian(1 / mu)``, charged by the caller. Released: the scale and
-    the shift. Proof: given the trained model, an example adds its weight to one cell of the histogram of (bin of its
-    logit, label) and changes no other; the weights of a unit add up to 1 at most (unit "example": each is 1; for
-    users see ``weights_of``). The sensitivity is 1 in l2, and the noise has a standard deviation of 1 / mu.
-    The fit is post-processing, and the model was charged as it was trained (adaptive composition).
+    Guarantee: that of ``noisy_histogram``, charged by the caller. Released: the scale and the shift, which are fitted to
+    the noisy histogram alone (post-processing); the model was charged as it was trained (adaptive composition).
     """
     assert isinstance(model, Rescalable)
-    noisy = gaussian(histogram(model, data, weights_of(data, unit)), std=1.0 / mu, stream=stream)
-    model.rescale_output(*fit(noisy, weight=PRIOR / mu))
+    model.rescale_output(*fit(noisy_histogram(model, data, mu, stream, unit=unit), weight=PRIOR / mu))
+
+
+def noisy_histogram(
+    model: nn.Module, data: ClickData, mu: float, stream: Stream, *, unit: Unit = "example"
+) -> F64:
+    """How many units have a logit in each bin, with the lower label and with the higher, with noise.
+
+    The model predicts in evaluation mode, each example from its own features.
+    Guarantee: add-or-remove-one unit, event ``Gaussian(1 / mu)``, charged by the caller. Released: the noisy histogram.
+    Proof: given the trained model, an example adds its weight to one cell of the histogram of (bin of its
+    logit, label) and changes no other; the weights of a unit add up to 1 at most (unit "example": each is 1; for
+    users see ``weights_of``). The sensitivity is 1 in l2, and the noise has a standard deviation of 1 / mu.
+    """
+    return gaussian(histogram(model, data, weights_of(data, unit)), std=1.0 / mu, stream=stream)
 
 
 @torch.no_grad()

@@ -88,8 +88,6 @@ def choose(config: RunConfig, data: ClickData, *, processes: bool = False) -> Ch
         offered["optimizer"] = "sgd"  # a rate without an optimiser is meant for the plain one
     if config.table_learning_rate is not None:
         offered.pop("read_share_mu", None)
-    if config.algorithm is not None:  # its selection keeps the documented defaults
-        offered = {name: value for name, value in offered.items() if name not in made.selection}
     if all(getattr(config, name) is not None for name in Choices._fields):
         offered.pop("physical_batch_size")  # nothing of the batch was left to the recipe
     filled = {

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import reprlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -47,6 +48,23 @@ def _registered(name: str) -> str:
     return name
 
 
+def _writable(value: Any) -> Any:
+    """Refuse what a file of settings would not give back: it holds JSON's values."""
+    if isinstance(value, dict):
+        if odd := [key for key in value if not isinstance(key, str)]:
+            raise ValueError(f"the name {reprlib.repr(odd[0])} is not a text")
+        for each in value.values():
+            _writable(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            _writable(each)
+    elif not (
+        value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
+    ):
+        raise ValueError(f"{reprlib.repr(value)} is neither a text nor a finite number")
+    return value
+
+
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
@@ -64,17 +82,25 @@ class Choices(NamedTuple):
     optimizer: str
 
 
+def left_open(name: str, algorithm: str) -> ValueError:
+    """The error of a setting that an algorithm needs and nobody chose."""
+    return ValueError(f"{name}: algorithm {algorithm} needs this setting")
+
+
 class RunConfig(BaseModel):
     """A run on prepared (or generated) click data. Every field is public.
 
-    None in a field of ``Choices``, or as the algorithm, leaves the choice to the recipe (``runs.choosing``). The
-    config in a run's folder has them all.
+    None in a field of ``Choices``, as the algorithm, or as the ``rows`` of its top-k, leaves the choice to the recipe
+    (``runs.choosing``), which then also fills settings of the selection that were not set. The config in a run's
+    folder has them all.
 
     The docstring of a field is the help text of its option on the command line. The order of the fields is
     part of the format: a sweep names its folders by it.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    has_recipe: ClassVar[bool] = True
+    """Whether a recipe chooses what is left open."""
 
     data: Annotated[str, DATA]
     """A prepared folder, or generated:ROWS (generated:ROWSxDAYS with drift over days)."""
@@ -94,7 +120,7 @@ class RunConfig(BaseModel):
     """Clipping norm of an example's gradient (C2)."""
     model: Annotated[str, MODEL] = "pctr"
     """pctr, dlrm, or package.module:Name."""
-    model_options: Annotated[dict[str, Any], MODEL] = {}
+    model_options: Annotated[dict[str, Any], AfterValidator(_writable), MODEL] = {}
     """Arguments of the model, as JSON or YAML: '{hidden: [128, 64]}'."""
     learning_rate: Annotated[Positive | None, MODEL] = None
     """Learning rate of the dense layers."""
@@ -114,7 +140,7 @@ class RunConfig(BaseModel):
     always_on_rows: Annotated[int, Field(ge=0), SELECTION] = DEFAULT_ALWAYS_ON_ROWS
     """Tables of at most this many rows are trained whole."""
     rows: Annotated[Count | None, SELECTION] = None
-    """How many rows to select."""
+    """How many rows to select. The recipe has a default for algorithms with a top-k before training."""
     fest_mu: Annotated[Positive, SELECTION] = DEFAULT_MU
     """Gaussian-DP parameter of the top-k before training."""
     selection_epsilon: Annotated[Positive, SELECTION] = 0.01
@@ -187,8 +213,8 @@ class RunConfig(BaseModel):
         if self.memory_least > self.memory_most:
             raise ValueError(f"memory_least: must be at most memory_most, {self.memory_most:g}")
         for name in algorithm.required:
-            if getattr(self, name) is None:
-                raise ValueError(f"{name}: algorithm {algorithm.name} needs this setting")
+            if getattr(self, name) is None and not (self.has_recipe and algorithm.row_set):
+                raise left_open(name, algorithm.name)
         if algorithm.lazy_noise and self.table_optimizer not in (None, "sgd"):
             raise ValueError("table_optimizer: lazy noise is exact for plain sgd only")
         if self.read_share_mu is not None and self.table_optimizer not in (None, "sgd"):
@@ -220,7 +246,10 @@ class RunConfig(BaseModel):
     @property
     def is_complete(self) -> bool:
         """Whether nothing is left to the recipe."""
-        return self.algorithm is not None and None not in [getattr(self, each) for each in Choices._fields]
+        if self.algorithm is None:
+            return False
+        needed = (*Choices._fields, *self.method.required)
+        return None not in [getattr(self, name) for name in needed]
 
     @property
     def choices(self) -> Choices:

@@ -9,7 +9,7 @@ from sparsedp.accounting.events import DpEvent, Events, PoissonSampledDpEvent
 from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE, PrivacyStatement
 from sparsedp.runs.algorithms import selection_of
 from sparsedp.runs.calibration import calibration_events
-from sparsedp.runs.config import RunConfig
+from sparsedp.runs.config import RunConfig, left_open
 from sparsedp.runs.read_shares import read_share_events
 from sparsedp.selection import AdaFEST, PrivateTopK, Selection
 
@@ -65,7 +65,8 @@ def unseen_selection(config: RunConfig) -> Selection:
     """The selection of a private run as far as its settings decide it; its row set is still to be chosen."""
     if not config.method.row_set:
         return selection_of(config, None)
-    assert config.rows is not None
+    if config.rows is None:
+        raise left_open("rows", config.method.name)
     top_k = PrivateTopK({}, config.rows, config.fest_mu, always_on_rows=config.always_on_rows)
     return selection_of(config, top_k)
 

@@ -51,8 +51,8 @@ class DistributedTrainer(PrivateTrainer):
         return private_rows(config, model, data, self._exchange)
 
     @override
-    def epsilon(self) -> float | None:
-        return super().epsilon() if self._exchange.is_root else None
+    def spent(self) -> PrivacyStatement | None:
+        return super().spent() if self._exchange.is_root else None
 
     @override
     def statement(self) -> PrivacyStatement | None:

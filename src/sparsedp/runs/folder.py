@@ -40,7 +40,7 @@ class RunFolder:
 
     @property
     def choice(self) -> Path:
-        """The rows that were chosen before the first step, until there is a checkpoint."""
+        """The rows and the shares of reads that were chosen before the first step, until there is a checkpoint."""
         return self.path / "private" / "choice.pt"
 
     @property

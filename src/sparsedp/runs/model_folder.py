@@ -17,6 +17,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, load_model
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from sparsedp.accounting import PrivacyStatement
 from sparsedp.core.text_files import read_json_object, read_text
@@ -116,7 +117,7 @@ class ModelFolder:
         if model is not None:
             return self._own(schema, model)
         if self.model in BUILT_IN:
-            with torch.device("meta"):  # no memory is filled before the weights are there
+            with torch.device("meta"), _Unfilled():  # no memory is filled before the weights are there
                 module = self._build(schema, self.model)
             return self._fill(module)
         self.check_trust(trust)
@@ -173,6 +174,20 @@ class ModelFolder:
                 f"{self.path / WEIGHTS} does not fit the model (missing: {lost}, unexpected: {sorted(unexpected)})"
             )
         return module.requires_grad_(False)
+
+
+class _Unfilled(TorchFunctionMode):
+    """Leaves out first values: without memory they fill nothing, and take torch longer than all the rest."""
+
+    _FILLS = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        named = kwargs or {}
+        if func in self._FILLS:
+            return args[0] if args else named["tensor"]
+        return func(*args, **named)
 
 
 class Program(nn.Module):

@@ -23,9 +23,10 @@ from sparsedp.runs.trainer import STATS, Trainer
 from sparsedp.runs.users import batch_size, loader_of, population, user_sampler
 from sparsedp.training import LastStep, PoissonLoader
 from sparsedp.training.checkpoint import load_file, whole_state, write_state
+from sparsedp.training.loader import BatchReceiver
 
 
-class _CurrentPiece:
+class _CurrentPiece(BatchReceiver):
     """Which piece of a logical batch the loader has handed out; ``batch``: the expected size, where it has pieces."""
 
     def __init__(self, batch: int | None) -> None:
@@ -33,12 +34,15 @@ class _CurrentPiece:
         self.is_first = self.is_last = True
         self.weight = 1.0
 
+    @override
     def begin_epoch(self) -> None:
-        """Nothing to do."""
+        return
 
+    @override
     def end_epoch(self) -> None:
-        """Nothing to do."""
+        return
 
+    @override
     def hand_out(
         self,
         contents: Any,
@@ -100,8 +104,10 @@ class PlainTrainer(Trainer):
     @override
     def step(self) -> None:
         if self._piece.is_last:
-            for optimizer in self._optimizers:
-                optimizer.step()
+            checks = torch.sparse.check_sparse_tensor_invariants  # torch's Adagrad warns unless they are set
+            with checks(enable=checks.is_enabled()):  # type: ignore[no-untyped-call]
+                for optimizer in self._optimizers:
+                    optimizer.step()
 
     @property
     @override
@@ -113,7 +119,7 @@ class PlainTrainer(Trainer):
         return None
 
     @override
-    def epsilon(self) -> float | None:
+    def spent(self) -> PrivacyStatement | None:
         return None
 
     @override
@@ -129,7 +135,7 @@ class PlainTrainer(Trainer):
         return False
 
     @override
-    def lower_rates(self, config: RunConfig, data: ClickData | TextData) -> bool:
+    def lower_rates(self, config: RunConfig, data: ClickData | TextData, saved: Path) -> bool:
         return False
 
     @override

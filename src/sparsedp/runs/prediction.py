@@ -16,10 +16,13 @@ from sparsedp.data.batch import Batch
 from sparsedp.data.encoder import Encoder, Reasons
 from sparsedp.data.encoding import Encoding
 from sparsedp.data.schema import Schema
+from sparsedp.models import DLRM, PCTR
 from sparsedp.runs.result import NOT_PRIVATE
 
 BATCH = 1 << 13
 """Rows in one pass of the model: their activations stay small."""
+PIECE = 1 << 10
+"""Rows in one pass on a single thread: their activations stay in the processor's cache."""
 
 
 class TrainedModel:
@@ -73,27 +76,34 @@ class TrainedModel:
         """What the module reads for the rows of a frame."""
         return self._encoder.encode(frame)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def score_examples(self, examples: Batch) -> NDArray[np.float64]:
         """P(label = 1) of encoded rows."""
-        pieces = [
-            self._logits(examples.take(np.arange(start, min(start + BATCH, len(examples)))))
-            for start in range(0, len(examples), BATCH)
-        ]
-        if not pieces:
+        if not len(examples):
             return np.empty(0)
-        scores: NDArray[np.float64] = torch.sigmoid(torch.cat(pieces).double()).numpy()
+        scores: NDArray[np.float64] = torch.sigmoid(self._logits(examples).double()).numpy()
         if np.isnan(scores).any():
             raise ValueError(
                 "model: its predictions are not numbers (NaN): the training diverged, or the weights are damaged"
             )
         return scores
 
+    @property
+    def shares_threads(self) -> bool:
+        """Whether blocks may be scored on several threads at once: the library's models hold nothing of a call."""
+        return type(self.module) in (PCTR, DLRM)
+
     def _logits(self, examples: Batch) -> Tensor:
         try:
-            logits: Tensor = self.module(*examples.tensors()[0])
+            if type(self.module) is PCTR and self.module.can_score:
+                return self.module.score(examples.numeric, examples.ids, min(BATCH, PIECE))
+            starts = range(0, len(examples), BATCH)
+            return torch.cat([self._forward(examples.between(start, start + BATCH)) for start in starts])
         except (RuntimeError, IndexError, TypeError) as error:
             raise ValueError(f"model: cannot predict these rows ({error})") from error
+
+    def _forward(self, examples: Batch) -> Tensor:
+        logits: Tensor = self.module(*examples.tensors()[0])
         if logits.shape != (len(examples),):
             raise ValueError(
                 f"model: gave logits of shape {tuple(logits.shape)} for {len(examples)} rows, not one a row"

@@ -68,7 +68,7 @@ def _run(folder: RunFolder, processes: int, quiet: bool) -> Result:
     """Let torchrun train, and read the result."""
     finished = read_result(folder)
     if finished is None:
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        torchrun = [sys.executable, "-m", "sparsedp.runs.torchrun", "--standalone"]
         torchrun += ["--nproc-per-node", str(processes), "--max-restarts", str(RESTARTS)]
         command = [
             *torchrun,
@@ -76,10 +76,11 @@ def _run(folder: RunFolder, processes: int, quiet: bool) -> Result:
             "sparsedp",
             "train-rank",
             str(folder.path),
+            "--launched",
             *(["--quiet"] if quiet else []),
         ]
         environment = {"OMP_NUM_THREADS": "1", **os.environ, "TORCHELASTIC_ERROR_FILE": os.devnull}
-        code = subprocess.run(command, env=environment, check=False, stdout=2).returncode
+        code = _launch(command, environment)
         finished, failed = read_result(folder), folder.read_json("failed")
         if failed is not None:
             raise Diverged(f"{folder.path}: {failed['reason']}")
@@ -89,6 +90,19 @@ def _run(folder: RunFolder, processes: int, quiet: bool) -> Result:
                 f"charged. Finish the run with: sparsedp resume {folder.path} --nproc {processes}"
             )
     return finished
+
+
+def _launch(command: list[str], environment: dict[str, str]) -> int:
+    """Run torchrun, and return its exit code. Its processes end when this one does (``end_with_starter``)."""
+    torchrun = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=2)
+    assert torchrun.stdin is not None
+    try:
+        while True:  # a wait without end would not hear an interrupt: polars has system calls go on after it
+            with suppress(subprocess.TimeoutExpired):
+                return torchrun.wait(timeout=60.0)
+    finally:
+        torchrun.stdin.close()
+        torchrun.wait()
 
 
 def train_rank(

@@ -77,7 +77,7 @@ def largest_counts(data: ClickData, unit: Unit) -> F64:
             if unit == "example" and table < one_hot:
                 singles[table] = _added(singles[table], ids, rows[table])
             else:
-                pairs[table].append(np.unique(readers * rows[table] + ids))
+                pairs[table].append(readers * rows[table] + ids)
     return np.array(
         [
             _largest(_of_pairs(pairs[table], rows[table]) if pairs[table] else singles[table])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -12,6 +12,7 @@ from typing import IO
 import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
+import torch
 from numpy.typing import NDArray
 
 from sparsedp.core.durable import replace_file
@@ -113,18 +114,35 @@ class _Reading:
 def _scored(
     model: TrainedModel, rows: NewRows, reading: _Reading
 ) -> Iterator[tuple[RawRows, NDArray[np.float64], int]]:
-    """Read and encode on all cores, a few blocks ahead; the model runs here, on torch's own threads."""
+    """Read, encode and score on all cores, a few blocks ahead.
 
-    def encode(block: Block) -> tuple[RawRows, Batch, Reasons, int]:
+    A model of one's own runs here, on torch's own threads: it may not expect to be called by several at once.
+    """
+    shares = model.shares_threads
+
+    def encode(block: Block) -> tuple[RawRows, Batch | NDArray[np.float64], Reasons, int]:
         raw = rows.read(block)
         examples, reasons = model.encode(raw.frame)
-        return raw, examples, {**reasons, **raw.reasons}, block.read
+        found = model.score_examples(examples) if shares else examples
+        return raw, found, {**reasons, **raw.reasons}, block.read
 
-    for raw, examples, reasons, done in in_order(encode, rows.blocks()):
-        reading.add(raw, reasons)
-        scores = model.score_examples(examples)
-        scores[list(reasons)] = np.nan
-        yield raw, scores, done
+    with _one_thread_each() if shares else nullcontext():
+        for raw, found, reasons, done in in_order(encode, rows.blocks()):
+            reading.add(raw, reasons)
+            scores = model.score_examples(found) if isinstance(found, Batch) else found
+            scores[list(reasons)] = np.nan
+            yield raw, scores, done
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Torch without threads of its own: they would wait for one another beside those of the blocks."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextmanager

@@ -14,6 +14,8 @@ from sparsedp.runs.plain_yaml import read_yaml
 class TextConfig(RunConfig):
     """Fine-tuning of a text classifier. Every field is public."""
 
+    has_recipe = False
+
     task: Literal["text"] = "text"
     """Which kind of run a settings file is for."""
     data: Annotated[str, DATA]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,7 +22,7 @@ from sparsedp.runs.optimizers import optimizers_of
 from sparsedp.runs.read_shares import largest_counts, lower_rates, read_share_events, read_shares
 from sparsedp.runs.row_counts import private_rows
 from sparsedp.runs.run_stats import RunStats
-from sparsedp.runs.saved_choice import choose_or_take
+from sparsedp.runs.saved_choice import choose_or_take, shares_or_take
 from sparsedp.runs.users import batch_size, loader_of, population, units, user_sampler
 from sparsedp.selection import FEST, PrivateTopK, Selection
 from sparsedp.selection.adafest import ContributionMap
@@ -63,8 +64,8 @@ class Trainer(Protocol):
     def last_step(self) -> LastStep | None:
         """What the last step released about itself; None without privacy."""
 
-    def epsilon(self) -> float | None:
-        """An upper bound on what was spent so far."""
+    def spent(self) -> PrivacyStatement | None:
+        """An upper bound on what was spent so far, cheap enough for every step; None without privacy."""
 
     def statement(self) -> PrivacyStatement | None:
         """What was spent; None without privacy."""
@@ -78,9 +79,9 @@ class Trainer(Protocol):
         Where ``saved`` is given they are written there, and taken from there when the run is started again.
         """
 
-    def lower_rates(self, config: RunConfig, data: ClickData | TextData) -> bool:
+    def lower_rates(self, config: RunConfig, data: ClickData | TextData, saved: Path) -> bool:
         """Before the first step: lower the rates of tables whose rows are read often, where the config says so; whether
-        it was done."""
+        it was done. The shares of reads are saved where the choices are (``choose_once``)."""
 
     def calibrate(self, config: RunConfig, data: ClickData | TextData) -> bool:
         """After the last step: fit the output's bias and scale where the config says so; whether it was done."""
@@ -198,8 +199,8 @@ class PrivateTrainer(Trainer):
         return self.private.optimizer.last_step
 
     @override
-    def epsilon(self) -> float | None:
-        return self._meter()
+    def spent(self) -> PrivacyStatement | None:
+        return self.engine.statement(self.delta, at_most=self._meter())
 
     @override
     def statement(self) -> PrivacyStatement | None:
@@ -232,18 +233,26 @@ class PrivateTrainer(Trainer):
         return bool(self.engine.session.selection.one_off_events())
 
     @override
-    def lower_rates(self, config: RunConfig, data: ClickData | TextData) -> bool:
+    def lower_rates(self, config: RunConfig, data: ClickData | TextData, saved: Path) -> bool:
         if config.read_share_mu is None:
             return False
         assert isinstance(data, ClickData)
+        shares = shares_or_take(self.engine, saved, partial(self._read_shares, config, data))
+        lower_rates(self._optimizers[-1], shares, getattr(self.private.module, "table_scale", 1.0))
+        return True
+
+    def _read_shares(self, config: RunConfig, data: ClickData) -> list[float]:
+        """Pay for the shares of reads, then draw them."""
+        assert config.read_share_mu is not None
         assert self.ledger is not None
         largest = largest_counts(data, config.unit)
         (event,) = read_share_events(config.read_share_mu)
         self.ledger.spend(event, cap=self.engine.session.step_config.cap())
         protected = units(data, user_sampler(config, data))
-        shares = read_shares(largest, protected, config.read_share_mu, self.engine.source.noise)
-        lower_rates(self._optimizers[-1], shares.tolist(), getattr(self.private.module, "table_scale", 1.0))
-        return True
+        found: list[float] = read_shares(
+            largest, protected, config.read_share_mu, self.engine.source.noise
+        ).tolist()
+        return found
 
     @override
     def calibrate(self, config: RunConfig, data: ClickData | TextData) -> bool:

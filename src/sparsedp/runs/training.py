@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
 
-from sparsedp.accounting import BudgetExceeded
+from sparsedp.accounting import BudgetExceeded, PrivacyStatement
 from sparsedp.data import ClickData, TextData
 from sparsedp.runs.checkpoints import CheckpointSchedule, save_checkpoint, whole_checkpoint
 from sparsedp.runs.config import RunConfig
@@ -35,7 +35,8 @@ class Progress:
     step: int
     total: int
     examples_per_second: float
-    epsilon: float | None
+    spent: PrivacyStatement | None
+    """An upper bound on what was spent so far; None without privacy, and where another process knows it."""
     rows: float | None
 
 
@@ -68,8 +69,8 @@ def _run(setup: RunSetup, on_progress: OnProgress | None) -> Result:
         run_stats = RunStats()
         if folder.checkpoint.exists():
             run_stats = trainer.resume(whole_checkpoint(folder.checkpoint))
-        elif any((trainer.choose_once(folder.choice), trainer.lower_rates(config, training))):
-            trainer.save(folder.checkpoint, run_stats)  # at once: a crash would charge the rates again
+        elif any((trainer.choose_once(folder.choice), trainer.lower_rates(config, training, folder.choice))):
+            trainer.save(folder.checkpoint, run_stats)
         folder.discard_after(trainer.steps_taken)
         evaluation = _loop(setup, trainer, held_out, run_stats, on_progress)
         calibrated = trainer.calibrate(config, training)
@@ -164,7 +165,7 @@ def _progress(trainer: Trainer, run_stats: RunStats) -> Progress:
         trainer.steps_taken,
         trainer.total_steps,
         run_stats.examples_per_second,
-        trainer.epsilon(),
+        trainer.spent(),
         run_stats.mean_rows,
     )
 
@@ -178,7 +179,7 @@ def _record(
         "auc": evaluation.auc,
         "log_loss": evaluation.log_loss,
         **({} if evaluation.accuracy is None else {"accuracy": evaluation.accuracy}),
-        "epsilon": trainer.epsilon(),
+        "epsilon": None if (spent := trainer.spent()) is None else spent.epsilon,
         "rows": run_stats.mean_rows,
         "gradient_size": run_stats.mean_gradient_size,
         "reduction": run_stats.reduction,

@@ -314,8 +314,11 @@ class PrivacyEngine:
         """Has ``get_epsilon(delta)``."""
         return EpsilonReader(self)
 
-    def statement(self, delta: float) -> PrivacyStatement:
-        """What was spent, under which adjacency, for which unit, and what was released."""
+    def statement(self, delta: float, *, at_most: float | None = None) -> PrivacyStatement:
+        """What was spent, under which adjacency, for which unit, and what was released.
+
+        ``at_most`` is an upper bound on epsilon where one is known: it is stated, and nothing is computed.
+        """
         accounts = self._accounts()
         total = merge_accounts(accounts)
         faults, notes = [*total.faults], [*total.notes]
@@ -324,7 +327,7 @@ class PrivacyEngine:
             if not total.faults and not all(run.private for run in self.ledger.runs):
                 faults.append("another run on the ledger was seeded or had no noise")
         return PrivacyStatement(
-            epsilon=self.epsilon(delta),
+            epsilon=self.epsilon(delta) if at_most is None else at_most,
             delta=delta,
             adjacency=total.adjacency,
             unit=total.unit,

@@ -174,7 +174,8 @@ class PrivateTrainer(transformers.Trainer):
             name: value for name, value in logs.items() if name not in ("loss", "train_loss", "grad_norm")
         }
         if self._private is not None and self._private.optimizer.steps_taken:
-            shown["epsilon"] = self.engine.epsilon(self.target_delta)
+            spent = self.engine.statement(self.target_delta)
+            shown[f"epsilon ({spent.terms})"] = spent.epsilon
         super().log(shown, start_time)
 
     @override

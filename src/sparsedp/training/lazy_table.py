@@ -156,6 +156,8 @@ class LazyTable:
                 f"table {self.name!r}: noise is pending on {state['applied'].numel()} rows there, "
                 f"{self._applied.numel()} rows are trained here"
             )
+        if not _is_pending_noise(state):
+            raise ValueError(f"table {self.name!r}: its pending noise is not as a table writes it")
         self._applied.copy_(state["applied"])
         self._variance = array("d", state["variance"])
         self._cell, self._begun = state["cell"], state["begun"]
@@ -209,6 +211,23 @@ def cell_for(noise: float, largest: float, dtype: torch.dtype) -> float | None:
     allowed = _power_of_two_below(2.0 * largest / _exact_integers(dtype)) * 2.0 if largest else 0.0
     cell = max(preferred, allowed, torch.finfo(dtype).smallest_normal)
     return cell if noise / cell >= FEWEST_CELLS else None
+
+
+def _is_pending_noise(state: Mapping[str, Any]) -> bool:
+    """Whether a state could be one of ``state_dict``: with another, rows would get less noise than was charged."""
+    applied, variance, cell = state["applied"], state["variance"], state["cell"]
+    if type(state["begun"]) is not bool or applied.dtype != torch.int32 or not isinstance(variance, list):
+        return False
+    if not variance or any(type(value) is not float for value in variance):
+        return False
+    if cell is not None and not (type(cell) is float and cell > 0.0 and math.frexp(cell)[0] == 0.5):
+        return False
+    steps = np.diff(variance)
+    if steps.size and (cell is None or not (steps > cell**2 / 6).all()):
+        return False
+    if variance[0] != 0.0 or not math.isfinite(variance[-1]):
+        return False
+    return applied.numel() == 0 or (int(applied.min()) >= 0 and int(applied.max()) <= steps.size)
 
 
 def _power_of_two_below(value: float) -> float:

@@ -62,6 +62,7 @@ class TensorBoardMonitor:
 
     def __init__(self, writer: Any, engine: PrivacyEngine, delta: float, every: int = 10) -> None:
         self._writer = writer
+        self._engine = engine
         self._meter = EpsilonMeter(engine, delta)
         self._delta = delta
         self._every = every
@@ -74,4 +75,5 @@ class TensorBoardMonitor:
         add("sparsity/rows", step.rows, step.step)
         add("sparsity/gradient_size", step.gradient_size, step.step)
         add("sparsity/reduction", step.reduction, step.step)
-        add(f"privacy/epsilon (delta {self._delta:g}, add-or-remove-one example)", self._meter(), step.step)
+        spent = self._engine.statement(self._delta, at_most=self._meter())
+        add(f"privacy/epsilon ({spent.terms})", spent.epsilon, step.step)

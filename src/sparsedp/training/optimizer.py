@@ -259,8 +259,10 @@ class PrivateOptimizer(Optimizer):
         self.assign(gradient if self._lazy is None else gradient._replace(tables={}))
         self._is_updating = True
         try:
-            for optimizer in self.optimizers:
-                optimizer.step()
+            checks = torch.sparse.check_sparse_tensor_invariants  # torch's Adagrad warns unless they are set
+            with checks(enable=checks.is_enabled()):  # type: ignore[no-untyped-call]
+                for optimizer in self.optimizers:
+                    optimizer.step()
         finally:
             self._is_updating = False
         if self._lazy is not None:

@@ -329,3 +329,11 @@ def test_many_kinds_of_events_at_once():
     events = [(sampled(2.0**-k, 4.0), 2**k) for k in range(1, 12)]
     separate = [ours([event], 1e-6) for event in events]
     assert max(separate) < ours(events, 1e-6) < sum(separate)
+
+
+@pytest.mark.parametrize("rate", [1e-20, 1e-16, 1e-12, 1e-9, 1e-6])
+@pytest.mark.parametrize("sigma", [0.1, 1.0, 100.0])
+def test_a_small_sampling_rate_keeps_its_digits_at_epsilon_zero(rate, sigma):
+    """There delta is the total variation, rate x that of the Gaussians; as a difference of masses it would be lost."""
+    exact = rate * math.erf(1 / (2 * math.sqrt(2) * sigma))
+    assert exact <= delta_of([(sampled(rate, sigma), 1)], 0.0) <= 1.001 * exact

@@ -17,7 +17,8 @@ from sparsedp.accounting.events import Events
 from sparsedp.accounting.pld.chernoff import chernoff_delta, chernoff_epsilon
 from sparsedp.accounting.pld.dominating import dominating_pairs, largest_loss, merged
 from sparsedp.accounting.pld.one_sided import ROUNDING, OneSidedPld, Pairs, PldEstimate
-from sparsedp.accounting.pld.pairs import LARGEST_LOSS, Gaussian, NoPrivacy, Unresolved
+from sparsedp.accounting.pld.pairs import LARGEST_LOSS, Gaussian, NoPrivacy, Pair, Unresolved, Weighted
+from sparsedp.accounting.pld.sampling import PoissonSampled
 from sparsedp.accounting.pld.tilted import GridTooLarge, TiltedLoss
 from sparsedp.accounting.renyi import has_renyi, renyi_epsilon
 
@@ -32,6 +33,7 @@ _STEEP = 1e6
 _DROWNED = 0.5  # with more noise than this part of delta, a grid tells nothing
 _NOT_WORTH_A_GRID = 1e5  # whether such an epsilon is off by a part in a hundred is of no interest
 _ULPS = 1e-14  # what adding up floats may lose
+_LAST_DIGITS = 2.0**-51  # of a ratio of two masses
 _LEAST = -690.0  # ln of about the smallest delta that is told from zero
 
 
@@ -87,14 +89,24 @@ def delta_bound(events: Events, epsilon: float) -> float:
     (first, count), *others = pairs
     if isinstance(first, Gaussian) and not others:
         return analytic_gaussian_delta(epsilon, first.mu * math.sqrt(count))
-    worst = 0.0
+    worst, unsure = 0.0, loss_rounding(pairs)
+    known = max(epsilon - unsure, 0.0)
     for reverse in directions(pairs):
         try:
-            bound = _delta_one_way(pairs, reverse, epsilon)
+            bound = _delta_one_way(pairs, reverse, known)
         except Unresolved:
-            bound = chernoff_delta(pairs, reverse, epsilon)
+            bound = chernoff_delta(pairs, reverse, known)
         worst = max(worst, bound)
-    return min(worst, total_variation(pairs))
+    return min(worst + max(unsure - epsilon, 0.0), total_variation(pairs))
+
+
+def loss_rounding(pairs: Pairs) -> float:
+    """How far the sum of losses may be off since the masses of P and Q are floats: their last digits, once a copy.
+
+    delta at epsilon is at most the computed one at epsilon less this; and, below 0, at most that at 0 plus the rest, as
+    delta falls by less than epsilon rises. It is felt where losses are as small, at sampling rates of 1e-13 and below.
+    """
+    return _LAST_DIGITS * sum(count for _, count in pairs)
 
 
 def _delta_one_way(pairs: Pairs, reverse: bool, epsilon: float) -> float:
@@ -131,9 +143,22 @@ def total_variation(pairs: Pairs) -> float:
     """A bound on the delta at epsilon 0, which is the total variation: 1 - product of (1 - that of each factor)."""
     log_agreement = 0.0
     for pair, count in pairs:
-        p, q = pair.cells(np.zeros(1))
-        log_agreement += count * math.log1p(-min(float(p[1] - q[1]), 1 - 1e-16))
-    return -math.expm1(log_agreement)
+        log_agreement += count * math.log1p(-min(_distance(pair), 1 - 1e-16))
+    return min(-math.expm1(log_agreement) * (1 + _ULPS), 1.0)
+
+
+def _distance(pair: Pair) -> float:
+    """A bound on the total variation of P and Q: what P has more on the losses above 0.
+
+    Sampling makes it smaller in proportion. The difference of the two masses is wrong by their last digits, which count
+    on the safe side; sampled masses are no longer subtracted, as all digits of a small difference would be lost.
+    """
+    if isinstance(pair, PoissonSampled):
+        return pair.rate * _distance(pair.pair)
+    if isinstance(pair, Weighted):
+        return pair.weight * _distance(pair.first) + (1 - pair.weight) * _distance(pair.second)
+    p, q = pair.cells(np.zeros(1))
+    return max(float(p[1] - q[1]), 0.0) + _ULPS * float(p[1] + q[1])
 
 
 def directions(pairs: Pairs) -> tuple[bool, ...]:

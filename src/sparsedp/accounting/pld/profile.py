@@ -9,7 +9,7 @@ import numpy as np
 from sparsedp.accounting.analytic_gaussian import analytic_gaussian_delta, analytic_gaussian_epsilon
 from sparsedp.accounting.events import Events
 from sparsedp.accounting.pld.chernoff import chernoff_deltas
-from sparsedp.accounting.pld.composition import directions, total_variation
+from sparsedp.accounting.pld.composition import directions, loss_rounding, total_variation
 from sparsedp.accounting.pld.dominating import dominating_pairs
 from sparsedp.accounting.pld.one_sided import OneSidedPld, Pairs, PldEstimate
 from sparsedp.accounting.pld.pairs import Gaussian, NoPrivacy, Unresolved
@@ -53,15 +53,19 @@ def privacy_profile(events: Events) -> tuple[F64, F64]:
         pairs = dominating_pairs(events)
     except NoPrivacy:
         return np.zeros(1), np.ones(1)
+    unsure = loss_rounding(pairs)
     try:
         sides = [_composed(pairs, reverse) for reverse in directions(pairs)]
     except Unresolved:
         epsilons = np.concatenate([np.zeros(1), np.geomspace(1e-3, LARGEST_EPSILON, 60)])
-        bounds = [chernoff_deltas(pairs, reverse, epsilons) for reverse in directions(pairs)]
+        known = np.maximum(epsilons - unsure, 0.0)
+        bounds = [chernoff_deltas(pairs, reverse, known) for reverse in directions(pairs)]
     else:
         epsilons = _epsilons(sides)
-        bounds = [loss.deltas_at(epsilons) * (1 + _ROUNDING) + noise for loss, noise in sides]
-    deltas = np.minimum(np.max(bounds, axis=0), total_variation(pairs))
+        known = np.maximum(epsilons - unsure, 0.0)
+        bounds = [loss.deltas_at(known) * (1 + _ROUNDING) + noise for loss, noise in sides]
+    below_zero = np.maximum(unsure - epsilons, 0.0)
+    deltas = np.minimum(np.max(bounds, axis=0) + below_zero, total_variation(pairs))
     return epsilons, np.minimum.accumulate(deltas)
 
 

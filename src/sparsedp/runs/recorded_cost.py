@@ -1,0 +1,48 @@
+"""What a finished run has cost, computed again from its own records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparsedp.accounting import Ledger, epsilon_of
+from sparsedp.accounting.events import Events
+from sparsedp.runs.calibration import calibration_events
+from sparsedp.runs.config import RunConfig
+from sparsedp.runs.cost import RunCost, unseen_selection
+from sparsedp.runs.folder import RunFolder
+from sparsedp.runs.read_shares import read_share_events
+
+
+def recorded_epsilon(
+    folder: RunFolder, config: RunConfig, result: dict[str, Any], delta: float
+) -> float | None:
+    """The larger of what the run's ledger and its settings and figures cost at ``delta``; None where neither is there.
+
+    A ledger that the run shared is not asked, for later runs are on it; and how many users there were is on the ledger
+    alone. What is computed from settings and figures leaves out a choice that was lost in a crash and paid for again.
+    """
+    found: list[Events] = []
+    if config.ledger is None and folder.ledger.exists():
+        found.append(Ledger.read(folder.ledger).events())
+    if config.unit == "example":
+        found.append(_by_settings(config, result))
+    return max((epsilon_of(events, delta) for events in found), default=None)
+
+
+def example_rate(config: RunConfig, result: dict[str, Any]) -> tuple[float, float]:
+    """(sampling rate, expected batch size) of a run whose unit is the example."""
+    rows = float(result["training_rows"])
+    batch = min(float(config.choices.expected_batch_size), rows)
+    return batch / rows, batch
+
+
+def _by_settings(config: RunConfig, result: dict[str, Any]) -> Events:
+    """All steps that were charged, those lost in crashes too, and what was spent once."""
+    calibrated = config.calibration_mu if result.get("calibrated") else None
+    return RunCost(
+        unseen_selection(config),
+        float(result["noise_multiplier"]),
+        example_rate(config, result)[0],
+        int(result["steps"]) + int(result.get("lost_steps", 0)),
+        (*read_share_events(config.read_share_mu), *calibration_events(calibrated)),
+    ).events
