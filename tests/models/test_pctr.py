@@ -81,9 +81,23 @@ def test_the_table_scale_moves_the_share_of_the_tables_in_the_gradient():
     for scale in (0.0, -1.0, float("inf"), float("nan")):
         with pytest.raises(ValueError, match=r"^table_scale must be"):
             PCTR([3], 2, table_scale=scale)
+    with pytest.raises(
+        ValueError, match=r"^table_scale must be one number, or one for each of 1 tables, got 2$"
+    ):
+        PCTR([3], 2, table_scale=[1.0, 2.0])
 
 
-@pytest.mark.parametrize("scale", [1.0, 20.0])
+def test_each_table_may_have_a_scale_of_its_own():
+    numeric, ids = torch.randn(5, 2), torch.tensor([[0, 1], [2, 2], [1, 0], [0, 0], [2, 1]])
+    model = PCTR([3, 4], 2, dims=[2, 1], hidden=[8], table_scale=[1.0, 3.0])
+    one_scale = PCTR([3, 4], 2, dims=[2, 1], hidden=[8])
+    one_scale.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        one_scale.embeddings[1].weight.mul_(3.0)
+    assert torch.equal(model(numeric, ids), one_scale(numeric, ids))
+
+
+@pytest.mark.parametrize("scale", [1.0, 20.0, list(range(1, 27))])
 def test_scores_are_those_of_forward_bit_for_bit(scale):
     data = GeneratedClicks(300)
     batch = data.take(np.arange(300))

@@ -19,15 +19,15 @@ def tables() -> list[nn.Embedding]:
     return [nn.Embedding(ROWS, width) for width in WIDTHS]
 
 
-@pytest.mark.parametrize("scale", [1.0, 0.3, 20.0])
+@pytest.mark.parametrize("scale", [(1.0,) * 5, (0.3,) * 5, (20.0, 1.0, 0.3, 7.0, 2.0)])
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_rows_are_those_of_the_tables_bit_for_bit(scale: float, order: str) -> None:
+def test_rows_are_those_of_the_tables_bit_for_bit(scale: tuple[float, ...], order: str) -> None:
     ids = np.random.default_rng(1).integers(0, ROWS, (50, len(WIDTHS))).astype(np.int32, order=order)
     rows = SideBySide(tables(), scale)
     out = np.full((60, rows.width + 2), np.nan, np.float32)
     rows.write(ids, out)
     wide = torch.from_numpy(ids.astype(np.int64))
-    expected = torch.cat([table(wide[:, n]) * scale for n, table in enumerate(tables())], dim=1)
+    expected = torch.cat([table(wide[:, n]) * scale[n] for n, table in enumerate(tables())], dim=1)
     np.testing.assert_array_equal(out[:50, : rows.width], expected.detach().numpy())
     assert np.isnan(out[50:]).all()
     assert np.isnan(out[:, rows.width :]).all()
@@ -38,7 +38,7 @@ def test_ids_outside_a_table_are_refused(wrong: int) -> None:
     ids = np.zeros((4, len(WIDTHS)), np.int32)
     ids[2, 3] = wrong
     with pytest.raises(IndexError, match="ids: table 3 has rows 0 to 19 only"):
-        SideBySide(tables(), 1.0).write(ids, np.empty((4, sum(WIDTHS)), np.float32))
+        SideBySide(tables(), [1.0] * len(WIDTHS)).write(ids, np.empty((4, sum(WIDTHS)), np.float32))
 
 
 class Doubled(nn.Embedding):

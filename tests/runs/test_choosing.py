@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 from sparsedp.data import Columns, HashRule, Label, Table, prepare
+from sparsedp.planning.widths import NARROW, WIDTH, scales, widths
 from sparsedp.runs import RunConfig
 from sparsedp.runs.choosing import Chosen, choose, completed, plan_for
 from sparsedp.runs.config import Choices
@@ -50,6 +51,32 @@ def test_what_is_given_is_kept() -> None:
     assert (
         "table_scale" not in made.config.model_options
     )  # the clipping norm was meant for the model as it is
+
+
+def test_rows_that_few_examples_read_are_narrow_where_rows_are_selected() -> None:
+    sizes = open_data(DATA).schema.vocabulary_sizes
+    made, lazy = chosen(algorithm="fest"), chosen()
+    options = made.config.model_options
+    assert options["dims"] == widths(sizes, made.examples)
+    assert set(options["dims"]) == {1, 4, 8}
+    assert options["table_scale"] == scales(lazy.recipe.table_scale, options["dims"])
+    assert made.recipe.table_scale == lazy.recipe.table_scale
+    assert made.recipe.table_learning_rate == lazy.recipe.table_learning_rate
+    assert any(line.startswith("model_options") and line.endswith(NARROW) for line in made.lines())
+    assert set(lazy.config.model_options["dims"]) == {WIDTH}
+    assert set(chosen(algorithm="fest", learning_rate=0.1).config.model_options["dims"]) == {WIDTH}
+    given = {"hidden": [4], "dims": [3] * 26}
+    assert chosen(algorithm="fest", model_options=given).config.model_options == {
+        **given,
+        "table_scale": 20.0,
+    }
+
+
+def test_scales_of_another_number_of_tables_are_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"^table_scale: must be one number, or one for each of 26 tables, got 2$"
+    ):
+        chosen(model_options={"table_scale": [1.0, 2.0]})
 
 
 @pytest.mark.parametrize("algorithm", ["fest", "fest-lazy", "adafest+", "adafest", "adafest-memory"])

@@ -20,6 +20,7 @@ from sparsedp.audit import AuditResult, audit
 from sparsedp.data import ClickData
 from sparsedp.data.batch import Batch, MultiHot
 from sparsedp.data.schema import Feature
+from sparsedp.planning.widths import WIDTH
 from sparsedp.randomness import NoiseSource, Stream
 from sparsedp.runs import RunFolder, resume, train
 from sparsedp.runs import training as loop
@@ -129,10 +130,12 @@ def test_tables_that_are_read_often_get_a_lower_rate() -> None:
     model = fresh_model(asked, open_data("generated:100"))
     tables = optimizers_of(asked, model)[1]
     shares = np.linspace(0.001, 1.0, 26)
-    lower_rates(tables, shares.tolist(), table_scale=20.0)
+    scales = np.linspace(10.0, 30.0, 26)
+    lower_rates(tables, shares.tolist(), scales.tolist())
     rates = {id(group["params"][0]): group["lr"] for group in tables.param_groups}
-    for table, share in zip(trained_tables(model), shares, strict=True):
-        assert rates[id(table)] == pytest.approx(min(8.0, MOST_RATE / (400 * share)))
+    for table, share, scale in zip(trained_tables(model), shares, scales, strict=True):
+        moved = scale**2 * table.shape[1] / WIDTH  # by a step of rate 1, all coordinates together
+        assert rates[id(table)] == pytest.approx(min(8.0, MOST_RATE / (moved * share)))
 
 
 def test_a_run_pays_for_it_once_within_its_epsilon(tmp_path: Path) -> None:

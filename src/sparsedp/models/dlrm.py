@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from sparsedp.core.validation import check_positive
 from sparsedp.data.schema import Schema
-from sparsedp.models.layers import check_sizes, embedding_bag, mlp
+from sparsedp.models.layers import check_sizes, embedding_bag, mlp, table_scales
 
 DIM = 16
 BOTTOM = (64, 32)
@@ -35,18 +34,18 @@ class DLRM(nn.Module):
         bottom: Sequence[int] = BOTTOM,
         top: Sequence[int] = TOP,
         embedding_std: float = EMBEDDING_STD,
-        table_scale: float = 1.0,
+        table_scale: float | Sequence[float] = 1.0,
     ) -> None:
         super().__init__()
-        check_positive("table_scale", table_scale)
         check_sizes("vocabulary_sizes", [*vocabulary_sizes, *multi_hot_sizes])
         check_sizes("dim, bottom and top", [dim, *bottom, *top])
         self.features = len(vocabulary_sizes)
+        sizes = (*vocabulary_sizes, *multi_hot_sizes)
+        self.table_scales = table_scales(table_scale, len(sizes))
         self.embeddings = nn.ModuleList(
-            embedding_bag(rows, dim, std=embedding_std / table_scale)
-            for rows in (*vocabulary_sizes, *multi_hot_sizes)
+            embedding_bag(rows, dim, std=embedding_std / scale)
+            for rows, scale in zip(sizes, self.table_scales, strict=True)
         )
-        self.table_scale = table_scale
         self.bottom = mlp([numeric, *bottom, dim], last_relu=True) if numeric else None
         vectors = len(self.embeddings) + (1 if numeric else 0)
         pairs = vectors * (vectors - 1) // 2
@@ -61,7 +60,7 @@ class DLRM(nn.Module):
         bottom: Sequence[int] = BOTTOM,
         top: Sequence[int] = TOP,
         embedding_std: float = EMBEDDING_STD,
-        table_scale: float = 1.0,
+        table_scale: float | Sequence[float] = 1.0,
     ) -> DLRM:
         """Build the model for a prepared folder."""
         multi_hot = [feature.rows for feature in schema.multi_hot]
@@ -94,7 +93,7 @@ class DLRM(nn.Module):
             table(ids[:, column, None]) for column, table in enumerate(self.embeddings[: self.features])
         ]
         vectors += [table(*bag) for table, bag in zip(self.embeddings[self.features :], bags, strict=True)]
-        vectors = [vector * self.table_scale for vector in vectors]
+        vectors = [vector * scale for vector, scale in zip(vectors, self.table_scales, strict=True)]
         if self.bottom is not None:
             vectors.append(self.bottom(numeric))
         stacked = torch.stack(vectors, dim=1)

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sparsedp.core.criteo import embedding_dim
-from sparsedp.core.validation import check_positive
 from sparsedp.data.schema import Schema
-from sparsedp.models.layers import EMBEDDING_STD, check_sizes, embedding, mlp
+from sparsedp.models.layers import EMBEDDING_STD, check_sizes, embedding, mlp, table_scales
 from sparsedp.models.side_by_side import SideBySide, is_plain
 
 HIDDEN = (598, 598, 598, 598)
@@ -28,10 +27,10 @@ def check_columns(schema: Schema) -> None:
 class PCTR(nn.Module):
     """One embedding a feature and the log-transformed numbers, through four layers of 598 to one logit.
 
-    The network reads ``table_scale`` times the rows. At 1 a row's gradient is a few hundredths of the dense layers',
-    so that the joint clipping norm, and with it the noise on the tables, is theirs. A scale of 20 makes the two
-    alike, at the same joint norm; the dense layers, whose gradients are sums over the whole batch, do
-    not suffer.
+    The network reads ``table_scale`` times the rows; one number, or one for each table. At 1 a row's gradient is a
+    few hundredths of the dense layers', so that the joint clipping norm, and with it the noise on the tables, is theirs.
+    A scale of 20 makes the two alike, at the same joint norm; the dense layers, whose gradients are sums over
+    the whole batch, do not suffer.
     """
 
     def __init__(
@@ -42,10 +41,9 @@ class PCTR(nn.Module):
         dims: Sequence[int] | None = None,
         hidden: Sequence[int] = HIDDEN,
         embedding_std: float = EMBEDDING_STD,
-        table_scale: float = 1.0,
+        table_scale: float | Sequence[float] = 1.0,
     ) -> None:
         super().__init__()
-        check_positive("table_scale", table_scale)
         dims = [embedding_dim(rows) for rows in vocabulary_sizes] if dims is None else dims
         check_sizes("vocabulary_sizes", vocabulary_sizes)
         check_sizes("dims", dims)
@@ -54,11 +52,11 @@ class PCTR(nn.Module):
             raise ValueError(
                 f"dims must be one a feature, got {len(dims)} for {len(vocabulary_sizes)} features"
             )
+        self.table_scales = table_scales(table_scale, len(dims))
         self.embeddings = nn.ModuleList(
-            embedding(rows, dim, std=embedding_std / table_scale)
-            for rows, dim in zip(vocabulary_sizes, dims, strict=True)
+            embedding(rows, dim, std=embedding_std / scale)
+            for rows, dim, scale in zip(vocabulary_sizes, dims, self.table_scales, strict=True)
         )
-        self.table_scale = table_scale
         self.layers = mlp([sum(dims) + numeric, *hidden, 1], last_relu=False)
 
     @classmethod
@@ -69,7 +67,7 @@ class PCTR(nn.Module):
         dims: Sequence[int] | None = None,
         hidden: Sequence[int] = HIDDEN,
         embedding_std: float = EMBEDDING_STD,
-        table_scale: float = 1.0,
+        table_scale: float | Sequence[float] = 1.0,
     ) -> PCTR:
         """Build the model for a prepared folder."""
         check_columns(schema)
@@ -99,8 +97,8 @@ class PCTR(nn.Module):
     def forward(self, numeric: Tensor, ids: Tensor) -> Tensor:
         """Return one logit an example from numeric (B, p) and ids (B, q)."""
         embedded = [table(ids[:, column]) for column, table in enumerate(self.embeddings)]
-        if self.table_scale != 1.0:
-            embedded = [vector * self.table_scale for vector in embedded]
+        scaled = zip(embedded, self.table_scales, strict=True)
+        embedded = [vector if scale == 1.0 else vector * scale for vector, scale in scaled]
         logits: Tensor = self.layers(torch.cat([*embedded, numeric], dim=1)).squeeze(1)
         return logits
 
@@ -112,7 +110,7 @@ class PCTR(nn.Module):
     @torch.inference_mode()
     def score(self, numeric: NDArray[np.float32], ids: NDArray[np.int32], piece: int) -> Tensor:
         """What ``forward`` gives for ``piece`` rows at a time, bit for bit and without gradients: for a model in use."""
-        rows, logits = SideBySide(self.embeddings, self.table_scale), []
+        rows, logits = SideBySide(self.embeddings, self.table_scales), []
         inputs = np.empty((min(piece, len(ids)), rows.width + numeric.shape[1]), np.float32)
         for start in range(0, len(ids), piece):
             here = ids[start : start + piece]

@@ -29,19 +29,19 @@ def is_plain(module: nn.Module, tables: Iterable[nn.Module]) -> bool:
 
 
 class SideBySide:
-    """The rows of tables, one after the other in the columns of an array, ``scale`` times what they are."""
+    """The rows of tables, one after the other in the columns of an array, each table's times its scale."""
 
-    def __init__(self, tables: Iterable[nn.Module], scale: float) -> None:
+    def __init__(self, tables: Iterable[nn.Module], scales: Iterable[float]) -> None:
         weights = [table.weight for table in tables if isinstance(table, nn.Embedding)]
         self._weights = [weight.detach().numpy() for weight in weights]
-        self._scale = np.float32(scale)
+        self._scales = [np.float32(scale) for scale in scales]
         self.width = sum(weight.shape[1] for weight in self._weights)
 
     def write(self, ids: NDArray[np.int32], out: NDArray[np.float32]) -> None:
         """Write the rows of ids (n, tables) into the first columns of ``out``."""
         at = 0
-        for column, weight in enumerate(self._weights):
-            if not _write(weight, ids[:, column], self._scale, out, at):
+        for column, (weight, scale) in enumerate(zip(self._weights, self._scales, strict=True)):
+            if not _write(weight, ids[:, column], scale, out, at):
                 raise IndexError(f"ids: table {column} has rows 0 to {len(weight) - 1} only")
             at += weight.shape[1]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from sparsedp.core.tables import TableShape
@@ -10,13 +10,13 @@ from sparsedp.data import ClickData
 from sparsedp.data.schema import Schema
 from sparsedp.models.pctr import check_columns
 from sparsedp.planning.recipes import TABLE_SCALE, Recipe, recipe
+from sparsedp.planning.widths import NARROW, WIDTH, scale_at_full_width, scales, widths
 from sparsedp.runs.config import Choices, RunConfig
 from sparsedp.runs.data_location import fit_to_data
 from sparsedp.runs.sources import NOTHING_TO_TRAIN_ON, check_split, open_data, split, split_periods
 from sparsedp.runs.text_config import TextConfig
 from sparsedp.runs.users import user_sampler
 
-WIDTH = 8
 HIDDEN = (64, 32)
 """A small network: noise on every weight of a large one would cost more than its size gives."""
 
@@ -61,14 +61,16 @@ def completed(config: RunConfig, *, processes: bool = False) -> tuple[RunConfig,
 def choose(config: RunConfig, data: ClickData, *, processes: bool = False) -> Chosen:
     """Fill the gaps of ``config`` for ``data``; ``processes``: it will train on several of them."""
     population = _training_rows(config, data)
-    options = _model_options(config, data.schema)
     every_step = processes or config.period is not None or config.table_optimizer not in (None, "sgd")
+    selects = every_step if config.algorithm is None else config.method.private and not config.method.dense
+    options = _model_options(config, data.schema, population.examples if selects else None)
+    tables = tables_of(data.schema, options)
     made = recipe(
         examples=population.examples,
         units=population.users,
         rows_per_unit=population.rows_per_user,
         sample=config.user_sampling,
-        tables=tables_of(data.schema, options),
+        tables=tables,
         epsilon=config.epsilon,
         delta=None if config.epsilon is None else config.delta_for(population.protected),
         released="steps" if every_step else "final",
@@ -78,7 +80,7 @@ def choose(config: RunConfig, data: ClickData, *, processes: bool = False) -> Ch
         max_grad_norm=config.max_grad_norm,
         optimizer=config.optimizer or "adam",
         table_optimizer=config.table_optimizer or "sgd",
-        table_scale=options.get("table_scale", 1.0),
+        table_scale=scale_at_full_width(options.get("table_scale", 1.0), [table.dim for table in tables]),
     )
     offered: dict[str, Any] = {**made.settings(), "model_options": options}
     if every_step or config.model not in ("pctr", "dlrm"):
@@ -98,6 +100,8 @@ def choose(config: RunConfig, data: ClickData, *, processes: bool = False) -> Ch
     filled["model_options"] = options  # the config's own are in them
     filled = {name: value for name, value in filled.items() if getattr(config, name) != value}
     complete = RunConfig.parse({**config.model_dump(), **filled})
+    if selects and isinstance(options.get("table_scale"), list):
+        made = replace(made, reasons={**made.reasons, "model_options": NARROW})
     return Chosen(complete, made, tuple(filled), population.protected)
 
 
@@ -148,21 +152,26 @@ def _training_rows(config: RunConfig, data: ClickData) -> _Population:
     return _Population(len(sampler), sampler.users, sampler.rows_per_user)
 
 
-def _model_options(config: RunConfig, schema: Schema) -> dict[str, Any]:
-    """The config's own, and of the library's models what private training likes where nothing is said."""
-    options = dict(config.model_options)
+def _model_options(config: RunConfig, schema: Schema, examples: int | None) -> dict[str, Any]:
+    """The config's own, and of the library's models what private training likes where nothing is said.
+
+    ``examples``: how many there are where rows are selected, which makes rows that few of them read narrow.
+    """
     if config.model not in ("pctr", "dlrm"):
-        return options
+        return dict(config.model_options)
     if config.model == "pctr":
         check_columns(schema)
-    if not options and config.model == "pctr":
-        options = {"hidden": list(HIDDEN), "dims": [WIDTH] * len(schema.vocabulary_sizes)}
-    elif not options:
-        options = {"top": list(HIDDEN), "bottom": [HIDDEN[-1]], "dim": WIDTH}
     rates = (config.learning_rate, config.table_learning_rate, config.max_grad_norm)
-    if config.is_private and all(rate is None for rate in rates):
-        options.setdefault("table_scale", TABLE_SCALE)
-    return options
+    scale = {"table_scale": TABLE_SCALE} if config.is_private and all(rate is None for rate in rates) else {}
+    if config.model_options:
+        return {**scale, **config.model_options}
+    if config.model == "dlrm":
+        return {"top": list(HIDDEN), "bottom": [HIDDEN[-1]], "dim": WIDTH, **scale}
+    sizes = schema.vocabulary_sizes
+    if examples is not None and scale:
+        dims = widths(sizes, examples)
+        return {"hidden": list(HIDDEN), "dims": dims, "table_scale": scales(TABLE_SCALE, dims)}
+    return {"hidden": list(HIDDEN), "dims": [WIDTH] * len(sizes), **scale}
 
 
 def _text(value: Any) -> str:

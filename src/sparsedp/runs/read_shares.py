@@ -18,6 +18,7 @@ from sparsedp.core.arrays import F64, I64
 from sparsedp.core.counts import SparseCounts
 from sparsedp.data import ClickData
 from sparsedp.mechanisms import gaussian, gaussian_event
+from sparsedp.planning.widths import scale_at_full_width
 from sparsedp.randomness import Stream
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.optimizers import trained_tables
@@ -86,10 +87,16 @@ def largest_counts(data: ClickData, unit: Unit) -> F64:
     )
 
 
-def lower_rates(tables: Optimizer, shares: Sequence[float], table_scale: float) -> None:
-    """Give each table, a group of its own, at most the rate at which its most read row is stable."""
-    for group, share in zip(tables.param_groups, shares, strict=True):
-        group["lr"] = min(group["lr"], MOST_RATE / (table_scale**2 * share))
+def lower_rates(tables: Optimizer, shares: Sequence[float], scales: Sequence[float]) -> None:
+    """Give each table, a group of its own, at most the rate at which its most read row is stable.
+
+    A step moves what the network reads by the square of the scale, in each coordinate of the row.
+    """
+    for group, share, scale in zip(tables.param_groups, shares, scales, strict=True):
+        (table,) = group["params"]
+        group["lr"] = min(
+            group["lr"], MOST_RATE / (scale_at_full_width([scale], table.shape[1:]) ** 2 * share)
+        )
 
 
 def _zeros(rows: int, examples: int) -> F64 | SparseCounts:

@@ -238,7 +238,8 @@ class PrivateTrainer(Trainer):
             return False
         assert isinstance(data, ClickData)
         shares = shares_or_take(self.engine, saved, partial(self._read_shares, config, data))
-        lower_rates(self._optimizers[-1], shares, getattr(self.private.module, "table_scale", 1.0))
+        scales = getattr(self.private.module, "table_scales", [1.0] * len(shares))
+        lower_rates(self._optimizers[-1], shares, scales)
         return True
 
     def _read_shares(self, config: RunConfig, data: ClickData) -> list[float]:
