@@ -23,13 +23,13 @@ def widths(rows: Sequence[int], examples: int) -> list[int]:
 
     The gradient of a table of 1 million rows and 3 million examples is then 8 times smaller, for the same AUC.
     """
-    paid = [examples / (EXAMPLES_PER_COORDINATE * each) for each in rows]
-    return [min(WIDTH, 1 << max(0, math.floor(math.log2(each)))) for each in paid]
+    affordable = [examples / (EXAMPLES_PER_COORDINATE * each) for each in rows]
+    return [min(WIDTH, 1 << max(0, math.floor(math.log2(each)))) for each in affordable]
 
 
 def scales(scale: float, dims: Sequence[int]) -> list[float]:
     """``scale`` for rows of ``WIDTH``, more for narrower ones, so that the norm of a row's gradient is the same."""
-    return [scale * math.sqrt(WIDTH / dim) for dim in dims]
+    return [_rounded(scale * math.sqrt(WIDTH / dim)) for dim in dims]
 
 
 def scale_at_full_width(scale: float | Sequence[float], dims: Sequence[int]) -> float:
@@ -40,4 +40,8 @@ def scale_at_full_width(scale: float | Sequence[float], dims: Sequence[int]) -> 
         raise ValueError(
             f"table_scale: must be one number, or one for each of {len(dims)} tables, got {len(scale)}"
         )
-    return max(each * math.sqrt(dim / WIDTH) for each, dim in zip(scale, dims, strict=True))
+    return _rounded(max(each * math.sqrt(dim / WIDTH) for each, dim in zip(scale, dims, strict=True)))
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.3g}")
