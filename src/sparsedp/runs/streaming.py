@@ -93,7 +93,7 @@ class _State:
             model.load_state_dict(state["module"])
             rows.restore(state["rows"])
             torch.set_rng_state(state["torch_rng"])
-            state.setdefault("figures", [])  # of an earlier version
+            state.setdefault("figures", [])  # an earlier version saved none, and the result will have none
             fields = {name: state[name] for name in vars(cls()) if name != "run_stats"}
             return cls(**fields, run_stats=RunStats.from_record(state["run_stats"]))
 
@@ -217,7 +217,7 @@ def _finish(setup: RunSetup, state: _State, training: list[ClickData], evaluatio
         lost_steps=state.lost_steps,
         features=features_of(setup.model, training[0]),
         periods=len(training),
-        period_figures=state.figures or None,
+        period_figures=state.figures if len(state.figures) == len(training) else None,
         next_period_auc=state.next_auc,
     )
 
