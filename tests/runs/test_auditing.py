@@ -183,6 +183,11 @@ def test_of_a_stream_the_period_that_cost_most_is_copied(streamed: RunFolder, tm
         assert (found.period, found.steps) == (number, 2)
         assert (found.recorded_epsilon or 0.0) > 1.05 * found.claimed["epsilon"]
         assert found.refutation is not None
+    figures[2] |= {"steps": 0, "lost_steps": 3}  # crashes used up its epsilon: there is nothing to copy
+    changed.write_json("result", {**result, "period_figures": figures})
+    found = audit_run(changed, canaries=20, steps=2, seed=1)
+    assert found.period != 2
+    assert found.refutation is not None, "it was charged all the same"
 
 
 def test_runs_that_cannot_be_audited_are_refused_by_reason(run: RunFolder, tmp_path: Path) -> None:

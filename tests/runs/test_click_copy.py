@@ -131,6 +131,13 @@ def test_tables_of_multi_hot_features_are_cut_and_have_canary_rows() -> None:
     assert chosen.rows == 500, "the share of both large tables"
 
 
+def test_of_others_models_only_a_layer_is_pushed() -> None:
+    asked = config("dp-sgd", model="support.served:OwnModel", model_options={"width": 2})
+    copy = click_copy(asked, WHOLE, MULTI_HOT, 30, 1)
+    assert copy.canary_rows == {}
+    assert set(copy.run(NoiseSource(1).noise, 1e-9).by_attack) == {"gradient", "loss"}
+
+
 @pytest.mark.parametrize(
     ("algorithm", "changes"), [("dp-sgd", {}), ("adafest", {}), ("fest", {"rows": 4000}), ("lazy", {})]
 )

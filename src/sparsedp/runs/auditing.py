@@ -151,10 +151,12 @@ def _refuse_others(config: RunConfig, result: dict[str, Any]) -> None:
 def _costliest_period(
     folder: RunFolder, config: RunConfig, result: dict[str, Any], delta: float
 ) -> int | None:
-    """Of a stream, the period whose own records cost most at the delta of the claim."""
+    """Of a stream, the period with steps whose own records cost most at the delta of the claim."""
     if config.period is None:
         return None
-    return int(np.argmax(period_epsilons(folder, config, result, delta)))
+    costs = period_epsilons(folder, config, result, delta)
+    has_steps = [figures["steps"] > 0 for figures in result["period_figures"]]
+    return int(np.argmax(np.where(has_steps, costs, -1.0)))
 
 
 def copy_of(folder: RunFolder, result: dict[str, Any], canaries: int, steps: int) -> CanaryTraining:

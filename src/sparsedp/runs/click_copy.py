@@ -135,11 +135,12 @@ def _period_rows(
 
     Counts of other periods owe nothing to the copy's examples; they are left out.
     """
-    tables = {model.table_name(at): model.get_submodule(model.table_name(at)) for at in _one_hot(model)}
-    shapes = [
-        TableShape(name, table.num_embeddings, table.embedding_dim)  # type: ignore[arg-type]
-        for name, table in tables.items()
-    ]
+    names: list[str] = model.model.table_names  # type: ignore[assignment]  # streaming needs a model that names them
+    shapes = []
+    for name in names:
+        table = model.model.get_submodule(name)
+        assert isinstance(table, nn.Embedding | nn.EmbeddingBag)
+        shapes.append(TableShape(f"model.{name}", table.num_embeddings, table.embedding_dim))
     if not config.counts_rows(period):
         return public_rows(config, {shape.name: shape.rows for shape in shapes})
     assert config.rows is not None
@@ -149,13 +150,6 @@ def _period_rows(
     counts = {shape.name: SparseCounts.of(ids[:, at], shape.rows) for at, shape in enumerate(shapes)}
     vocabulary.observe(counts, stream)
     return vocabulary.fest(vocabulary.event)
-
-
-def _one_hot(model: CanaryClickModel) -> range:
-    """The columns of a model that names its tables (``runs.streaming`` needs that)."""
-    names = getattr(model.model, "table_names", None)
-    assert names is not None
-    return range(len(names))
 
 
 def made_up(schema: Schema, columns: I64, count: int, rows: int, layer: nn.Linear) -> CanaryData:
