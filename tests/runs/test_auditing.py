@@ -116,7 +116,7 @@ def tagged(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 @pytest.fixture(scope="module")
 def streamed(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    """A stream whose second period has twice the rows of the others, and so half their noise."""
+    """A stream whose second period has twice the rows of the others."""
     folder = tmp_path_factory.mktemp("streamed")
     days = np.repeat([0, 1, 1, 2, 3], 100)
     draw = np.random.default_rng(0)
