@@ -105,6 +105,73 @@ def test_the_gradient_score_is_the_sum_over_steps_of_released_times_own_gradient
     assert found == pytest.approx(expected, rel=1e-3, abs=1e-5)
 
 
+def bent(**changes: Any) -> CanaryTraining:
+    fields: dict[str, Any] = {
+        "data": CanaryData((torch.randn(5, 3),), (torch.randn(6, 3),)),
+        "model": Bent,
+        "losses": lambda module, batch: module(batch[0]),
+        "optimizer": lambda module: torch.optim.SGD(
+            [each for each in module.parameters() if each.requires_grad], lr=0.3
+        ),
+        "steps": 3,
+        "sampling_rate": 0.5,
+        "max_grad_norm": 1.0,
+        "noise_multiplier": 1.0,
+    }
+    return CanaryTraining(**{**fields, **changes})
+
+
+def test_the_attacker_takes_the_shorter_way_to_losses_and_training_does_not() -> None:
+    seen = list[int]()
+
+    def short(module: nn.Module, batch: Any) -> Tensor:
+        seen.append(len(batch[0]))
+        return module(batch[0])
+
+    torch.manual_seed(0)
+    training = bent()
+    plain = training.run(stream(), DELTA).by_attack
+    found = replace(training, canary_losses=short).run(stream(), DELTA).by_attack
+    assert seen == [6] * 8, "two for each of three steps and two in the end"
+    for attack, scores in plain.items():
+        assert (scores == found[attack]).all()
+
+
+def test_frozen_parameters_are_no_part_of_what_is_seen() -> None:
+    def half_frozen() -> Bent:
+        model = Bent()
+        model.first.requires_grad_(False)
+        return model
+
+    found = bent(model=half_frozen, noise_multiplier=0.0, view="final model").run(stream(), DELTA)
+    assert set(found.by_attack) == {"gradient", "loss"}
+    assert found.by_attack["gradient"].any()
+
+
+def test_a_step_without_an_example_is_taken_without_a_pass() -> None:
+    def losses(module: nn.Module, batch: Any) -> Tensor:
+        assert len(batch[0])
+        return module(batch[0])
+
+    spent = [
+        bent(losses=losses, sampling_rate=0.01, steps=steps).run(stream(), DELTA).statement.epsilon
+        for steps in (10, 20)
+    ]
+    assert 0.0 < spent[0] < spent[1]
+
+
+def test_rows_are_chosen_with_noise_of_the_seed() -> None:
+    drawn = list[int]()
+
+    def chosen(loader: Any, noise: Stream) -> DPSGD:
+        drawn.append(int(noise.integers(1 << 40, 1)[0]))
+        return DPSGD()
+
+    for seed in (1, 2, 1):
+        bent(selection=chosen).run(stream(seed), DELTA)
+    assert drawn[0] == drawn[2] != drawn[1]
+
+
 def test_a_user_is_in_with_all_rows_or_out_with_all() -> None:
     data = CanaryData((torch.arange(100, 108),), (torch.arange(3).repeat_interleave(2),), rows_per_canary=2)
     assert data.count == 3

@@ -8,7 +8,7 @@ import torch
 from support.command_line import assert_refused, invoke
 from support.runs import config
 
-from sparsedp.runs import train
+from sparsedp.runs import stream, train
 
 torch.set_num_threads(1)
 
@@ -64,6 +64,15 @@ def test_a_run_is_audited(tmp_path: Path) -> None:
     result = invoke("audit", tmp_path / "run", "--canaries", "20", "--steps", "1", "--seed", "1")
     assert result.exit_code == 1
     assert "the audit refutes the claim: the run claims epsilon 0.99" in result.stderr
+
+
+def test_of_a_stream_it_is_said_which_period_was_audited(tmp_path: Path) -> None:
+    options = {"data": "generated:800x4", "period": 1, "expected_batch_size": 100}
+    stream(config("dp-sgd", **options), tmp_path / "run")
+    result = invoke("audit", tmp_path / "run", "--canaries", "40", "--steps", "1", "--seed", "1")
+    assert result.exit_code == 0, (result.output, result.exception)
+    period = json.loads((tmp_path / "run" / "audit.json").read_text())["period"]
+    assert f"a copy of period {period}, counted from 0, whose records cost most" in result.stdout
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from sparsedp.models.text_classifier import (
     load_tokenizer,
     model_folder,
     most_tokens,
+    word_embedding_of,
 )
 
 transformers = pytest.importorskip("transformers")
@@ -61,6 +62,27 @@ def test_an_adapted_embedding_has_its_own_rank(folder: Path) -> None:
     assert (2, WIDTH) in shapes.values()
     only = load_text_classifier(folder, embedding="lora", lora_rank=0)
     assert {name for name in trained(only) if "word_embeddings" not in name} == HEAD
+
+
+@pytest.mark.parametrize("embedding", ["full", "lora"])
+def test_a_copy_with_few_rows(folder: Path, embedding: Any) -> None:
+    whole, small = (
+        load_text_classifier(folder, tokenizer=tokenizer(), embedding=embedding, rows=rows)
+        for rows in (None, 30)
+    )
+    words = word_embedding_of(small.encoder)
+    assert words.weight.shape == (30, WIDTH)
+    assert (words.num_embeddings, words.padding_idx) == (30, 0)
+    assert torch.equal(words.weight, word_embedding_of(whole.encoder).weight[:30])
+    assert trained(small) == trained(whole)
+    batch = {"input_ids": torch.tensor([[1, 29, 0]]), "attention_mask": torch.tensor([[1, 1, 0]])}
+    assert torch.allclose(small(**batch), whole(**batch))
+
+
+def test_a_pad_that_is_cut_away_is_none(tmp_path: Path) -> None:
+    write_model(tmp_path, pad_token_id=VOCABULARY - 1)
+    assert word_embedding_of(load_text_classifier(tmp_path).encoder).padding_idx == VOCABULARY - 1
+    assert word_embedding_of(load_text_classifier(tmp_path, rows=30).encoder).padding_idx is None
 
 
 def test_targets_may_be_named(folder: Path) -> None:

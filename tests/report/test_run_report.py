@@ -82,6 +82,11 @@ def test_an_audited_bound_stands_beside_the_claim(tmp_path: Path, browser: Any) 
     assert "1,000 canaries, 40 steps" in words
     assert "add-or-remove-one, unit: example, released: the model after every step; confidence 0.95" in words
     assert "does not prove the claim" in words
+    assert "period" not in words
+    RunFolder(path).write_json("audit", {**AUDIT, "period": 2})
+    assert "configuration in period 2, whose records cost most, with 1,000" in privacy_card(
+        FinishedRun.read(path)
+    )
     RunFolder(path).write_json("audit", {**AUDIT, "lower_bound": 1.7})
     assert "The audit refutes the claim" in privacy_card(FinishedRun.read(path))
 

@@ -3,21 +3,21 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
+from support.copies import audited, result_of
+from support.language import write_model, write_reviews
 from support.runs import config
 
 from sparsedp.accounting.pld.composition import tolerance
-from sparsedp.audit.canary_run import CanaryScores
-from sparsedp.core.criteo import embedding_dim
-from sparsedp.data import ClickData
+from sparsedp.data import ClickData, Columns, HashRule, Label, Table, prepare
 from sparsedp.data.schema import Schema
-from sparsedp.randomness import NoiseSource
-from sparsedp.runs import RunFolder, auditing, train
-from sparsedp.runs.auditing import audit_run, copy_of, made_up, refutation
+from sparsedp.runs import RunFolder, TextConfig, start, stream, train
+from sparsedp.runs.auditing import audit_run, copy_of, refutation
+from sparsedp.runs.click_copy import click_copy
 
 torch.set_num_threads(1)
 
@@ -46,18 +46,11 @@ def test_an_audit_is_written_beside_the_claim(run: RunFolder, monkeypatch: pytes
     assert written["lower_bound"] == found.lower_bound
 
 
-def test_a_copy_without_the_noise_that_it_claims_is_refuted(run: RunFolder, schema: Schema) -> None:
+def test_a_copy_without_the_noise_that_it_claims_is_refuted(run: RunFolder) -> None:
     """The control: a hundredth of the noise, with the statement of the right copy."""
     result = run.read_json("result")
     assert result is not None
-    right = copy_of(run.config(), result, schema, 1000, 1)
-    statement = right.run(NoiseSource(1).noise, 1e-9).statement
-    assert right.noise_multiplier is not None
-    quiet = replace(right, noise_multiplier=right.noise_multiplier / 100, sampling_rate=1.0)
-    scores = quiet.run(NoiseSource(1).noise, 1e-9)
-    found = auditing._audit(
-        quiet, CanaryScores(scores.included, scores.by_attack, statement), statement, 1 - 1e-4, 1.0
-    )
+    found = audited(copy_of(run, result, 1000, 1), noise=0.01, sampling_rate=1.0)
     assert found.lower_bound > 3.0
     assert found.refutation is not None
 
@@ -105,76 +98,99 @@ def test_the_accountants_tolerance_refutes_nothing() -> None:
     assert refutation(found) is None, "an audit of an earlier version"
 
 
-def result_of(**changes: Any) -> dict[str, Any]:
-    return {"steps": 8, "planned_steps": 8, "training_rows": 2000, "noise_multiplier": 1.5, **changes}
+@pytest.fixture(scope="module")
+def tagged(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A run on data with a multi-hot column."""
+    folder = tmp_path_factory.mktemp("tagged")
+    draw = np.random.default_rng(0)
+    tags = ["|".join(map(str, draw.integers(0, 900, draw.integers(0, 4)))) for _ in range(300)]
+    frame = {"click": draw.integers(0, 2, 300), "item": draw.integers(0, 900, 300), "tags": tags}
+    pl.DataFrame(frame).write_csv(folder / "clicks.csv")
+    columns = Columns(Label.parse("click"), numeric=(), categorical=("item",), multi_hot=("tags",))
+    rules = {"item": HashRule(500), "tags": HashRule(400)}
+    prepare(Table.of([folder / "clicks.csv"], columns), folder / "data", rules)
+    options = {"model": "dlrm", "model_options": {"dim": 4, "top": [8]}, "expected_batch_size": 100}
+    train(config("dp-sgd", data=str(folder / "data"), delta=1e-6, **options), folder / "run")
+    return RunFolder(folder / "run")
 
 
 @pytest.fixture(scope="module")
-def schema(run: RunFolder) -> Schema:
-    return Schema.read(run.path)
+def streamed(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A stream whose second period has twice the rows of the others."""
+    folder = tmp_path_factory.mktemp("streamed")
+    days = np.repeat([0, 1, 1, 2, 3], 100)
+    draw = np.random.default_rng(0)
+    frame = {"click": draw.integers(0, 2, 500), "item": draw.integers(0, 900, 500), "day": days}
+    pl.DataFrame(frame).write_csv(folder / "clicks.csv")
+    columns = Columns(Label.parse("click"), numeric=(), categorical=("item",), time="day")
+    prepare(Table.of([folder / "clicks.csv"], columns), folder / "data", {"item": HashRule(1500)})
+    options = {"expected_batch_size": 40, "rows": 300, "model_options": {"hidden": [8], "dims": [4]}}
+    asked = config("fest", data=str(folder / "data"), period=1, delta=1e-6, fest_mu=0.2, **options)
+    stream(asked, folder / "run")
+    return RunFolder(folder / "run")
 
 
-@pytest.mark.parametrize("algorithm", ["adafest", "fest", "adafest+", "dp-sgd", "exponential"])
-def test_a_copy_has_the_mechanism_of_the_run(algorithm: str, schema: Schema) -> None:
-    copy = copy_of(config(algorithm), result_of(), schema, 30, 100)
-    assert (copy.steps, copy.sampling_rate, copy.noise_multiplier, copy.max_grad_norm) == (8, 0.25, 1.5, 5.0)
-    assert copy.view == "every step"
-    assert copy.data.count == 30
-    assert copy_of(config(algorithm), result_of(), schema, 30, 5).steps == 5
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A run on texts."""
+    folder = tmp_path_factory.mktemp("written")
+    write_reviews(folder / "texts.tsv", 200)
+    write_model(folder / "model", vocab_size=400)
+    fields = {
+        "data": str(folder / "texts.tsv"),
+        "model": str(folder / "model"),
+        "algorithm": "fest",
+        "rows": 20,
+    }
+    sizes = {"expected_batch_size": 50, "epochs": 1.0, "lora_rank": 2, "always_on_rows": 16, "seed": 1}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARSEDP_CACHE", str(folder / "cache"))
+        start(TextConfig.parse({**fields, **sizes, "epsilon": 4.0, "delta": 1e-6}), folder / "run")
+    return RunFolder(folder / "run")
 
 
-def test_one_clipped_gradient_moves_a_weight_as_far_as_in_the_run(schema: Schema) -> None:
-    copy = copy_of(config("dp-sgd"), result_of(), schema, 36, 8)
-    dense, tables = copy.optimizer(copy.model())  # type: ignore[misc]
-    share = 0.25 * (36 + auditing.FILLERS) / 500
-    assert dense.param_groups[0]["lr"] == pytest.approx(1.0 * share)
-    assert tables.param_groups[0]["lr"] == pytest.approx(25.0 * share)
-    adaptive = config("adafest", optimizer="adam", table_optimizer="adagrad")
-    dense, tables = copy_of(adaptive, result_of(), schema, 36, 8).optimizer(copy.model())  # type: ignore[misc]
-    assert (dense.param_groups[0]["lr"], tables.param_groups[0]["lr"]) == (1.0, 25.0)
-
-
-def test_canaries_have_rows_and_directions_of_their_own(schema: Schema) -> None:
-    columns = np.flatnonzero(np.array(schema.vocabulary_sizes) >= 60)
-    data = made_up(schema, columns, 30, 2, torch.nn.Linear(5, 4))
-    own, others = data.canaries[1][:, columns], data.fillers[1][:, columns]
-    assert len(columns) > 5
-    for column in range(len(columns)):
-        rows = own[:, column].reshape(30, 2)
-        assert (rows[:, 0] == rows[:, 1]).all()
-        assert len(set(rows[:, 0].tolist())) == 30
-        assert not set(rows.flatten().tolist()) & set(others[:, column].tolist())
-    for part in (3, 4):
-        assert torch.allclose(data.canaries[part].norm(dim=1), torch.ones(60))
-        assert not data.fillers[part].any()
-
-
-def test_tables_are_cut_and_what_follows_from_their_size_is_not(schema: Schema) -> None:
-    sizes = np.array(schema.vocabulary_sizes)
-    copy = copy_of(config("adafest", model_options={}), result_of(threshold=7.5), schema, 30, 8)
-    tables = copy.model().model.embeddings  # type: ignore[union-attr, operator]
-    assert [table.num_embeddings for table in tables] == np.minimum(sizes, 2000).tolist()
-    assert [table.embedding_dim for table in tables] == [embedding_dim(int(rows)) for rows in sizes]
-    assert copy.selection(None).threshold == 7.5  # type: ignore[operator]
-    large = sizes[sizes > 1000]
-    rows = round(100_000 * np.minimum(large, 2000).sum() / large.sum())
-    assert copy_of(config("random", rows=100_000), result_of(), schema, 30, 8).selection(None).rows == rows  # type: ignore[operator]
-
-
-@pytest.mark.parametrize("sampling", ["users", "rows"])
-def test_users_are_canaries_with_all_their_rows(schema: Schema, sampling: str) -> None:
-    settings = config("dp-sgd", unit="user", rows_per_user=3, user_sampling=sampling)
-    copy = copy_of(settings, result_of(), replace(schema, rows_per_user=4), 25, 2)
-    assert (copy.unit, copy.user_sample, copy.data.rows_per_canary) == ("user", sampling, 3)
-    assert copy.sampling_rate == 1 / 8
-    found = copy.run(NoiseSource(1).noise, 1e-6)
-    assert found.statement.unit == "user"
-    assert found.included.size == 25
-
-
-def test_runs_that_cannot_be_audited_are_refused_by_reason(
-    run: RunFolder, tmp_path: Path, schema: Schema
+@pytest.mark.parametrize(("kind", "canaries"), [("tagged", 250), ("streamed", 300), ("written", 200)])
+def test_every_kind_of_run_keeps_its_claim_and_half_of_it_is_refuted(
+    kind: str, canaries: int, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And nothing of its data is read: the folder of the run, and of texts the encoder, are all there is."""
+    folder: RunFolder = request.getfixturevalue(kind)
+    for reader in ("sparsedp.data.clicks.ClickData.open", "sparsedp.runs.text.read_tsv"):
+        monkeypatch.setattr(reader, lambda *_, **__: pytest.fail("the data was opened"))
+    found = audit_run(folder, canaries=300, seed=1)
+    assert found.refutation is None
+    assert found.canaries == canaries
+    assert 0.0 < found.copy["epsilon"] <= found.claimed["epsilon"] + tolerance(4.0)
+    assert found.recorded_epsilon == pytest.approx(found.claimed["epsilon"], rel=1e-3)
+    assert (found.period is None) == (kind != "streamed")
+    half = edited(folder, tmp_path / "half", 0.5 * found.claimed["epsilon"])
+    refuted = audit_run(half, canaries=20, steps=1, seed=1)
+    assert refuted.refutation is not None
+    assert refuted.recorded_epsilon == found.recorded_epsilon
+
+
+def test_of_a_stream_the_period_that_cost_most_is_copied(streamed: RunFolder, tmp_path: Path) -> None:
+    result = streamed.read_json("result")
+    assert result is not None
+    assert [figures["training_rows"] for figures in result["period_figures"]] == [100, 200, 100]
+    shutil.copytree(streamed.path, tmp_path / "run")
+    for number in range(3):
+        figures = [dict(each) for each in result["period_figures"]]
+        figures[number]["noise_multiplier"] *= 0.9
+        changed = RunFolder(tmp_path / "run")
+        changed.write_json("result", {**result, "period_figures": figures})
+        found = audit_run(changed, canaries=20, steps=2, seed=1)
+        assert (found.period, found.steps) == (number, 2)
+        assert (found.recorded_epsilon or 0.0) > 1.05 * found.claimed["epsilon"]
+        assert found.refutation is not None
+    figures[2] |= {"steps": 0, "lost_steps": 3}  # crashes used up its epsilon: there is nothing to copy
+    changed.write_json("result", {**result, "period_figures": figures})
+    found = audit_run(changed, canaries=20, steps=2, seed=1)
+    assert found.period != 2
+    assert found.refutation is not None, "it was charged all the same"
+
+
+def test_runs_that_cannot_be_audited_are_refused_by_reason(run: RunFolder, tmp_path: Path) -> None:
     begun = RunFolder(tmp_path / "begun")
     begun.create(config())
     with pytest.raises(ValueError, match="is not finished"):
@@ -185,11 +201,16 @@ def test_runs_that_cannot_be_audited_are_refused_by_reason(
     with pytest.raises(ValueError, match=r"^audit: the run is not private"):
         audit_run(plain)
     begun.write_json("result", result_of(statement={}, noise_multiplier=None))
-    with pytest.raises(ValueError, match=r"^audit: streaming runs are not audited yet"):
+    with pytest.raises(ValueError, match=r"^audit: the result does not have the noise of its steps"):
         audit_run(begun)
+    early = RunFolder(tmp_path / "early")
+    early.create(config(period=1))
+    early.write_json("result", result_of(statement={}))
+    with pytest.raises(ValueError, match=r"^audit: the result does not have the noise of its steps"):
+        audit_run(early)
     with pytest.raises(ValueError, match=r"^canaries "):
         audit_run(run, canaries=0)
     small = Schema.read(run.path)
-    small = type(small)(**{**vars(small), "categorical": tuple(f for f in small.categorical if f.rows < 30)})
+    small = replace(small, categorical=tuple(f for f in small.categorical if f.rows < 30))
     with pytest.raises(ValueError, match=r"^audit: every table has fewer than 40 rows"):
-        copy_of(config(), result_of(), small, 100, 5)
+        click_copy(config(), result_of(), small, 100, 5)

@@ -134,3 +134,20 @@ def test_settings_of_a_stranger_execute_nothing(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is not YAML"):
         RunConfig.read(path)
     assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "changes", "counted"),
+    [
+        ("fest", {}, [True, True]),
+        ("fest", {"period": 1}, [True, True]),
+        ("adafest+", {"period": 1, "frequencies": "all"}, [True, True]),
+        ("adafest+", {"period": 1, "frequencies": "first"}, [True, False]),
+        ("adafest", {"period": 1}, [False, False]),
+    ],
+)
+def test_whose_examples_are_counted_to_choose_rows(
+    algorithm: str, changes: dict[str, Any], counted: list[bool]
+) -> None:
+    asked = RunConfig.parse(settings(algorithm, **changes))
+    assert [asked.counts_rows(period) for period in range(2)] == counted

@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 from support.runs import config
 
+from sparsedp.accounting import EpsilonCap, Ledger, calibrate
 from sparsedp.accounting.pld.composition import tolerance
 from sparsedp.data import Columns, HashRule, Label, Table, prepare
-from sparsedp.runs import RunFolder, resume, train
-from sparsedp.runs.recorded_cost import recorded_epsilon
+from sparsedp.runs import RunFolder, TextConfig, resume, stream, train
+from sparsedp.runs.auditing import refutation
+from sparsedp.runs.cost import RunCost, unseen_selection
+from sparsedp.runs.recorded_cost import period_epsilons, period_result, recorded_epsilon
 from sparsedp.runs.training import Progress
 
 SMALL = {"data": "generated:400", "expected_batch_size": 100}
@@ -88,3 +91,62 @@ def test_users_are_recorded_in_the_ledger_alone(sampling: str, tmp_path: Path) -
     epsilon, _ = claimed(tmp_path / "run")
     assert recorded(tmp_path / "run") == pytest.approx(epsilon, abs=tolerance(epsilon))
     assert recorded(without_ledger(tmp_path / "run")) is None
+
+
+@pytest.mark.parametrize("frequencies", ["first", "all", "running"])
+def test_each_period_of_a_stream_costs_what_is_claimed(frequencies: str, tmp_path: Path) -> None:
+    """By its ledger, and by its figures: with ``first`` only the first period pays for the rows."""
+    fields = {"data": "generated:800x4", "period": 1, "expected_batch_size": 100, "fest_mu": 0.5}
+    stream(config("fest", **fields, frequencies=frequencies, delta=1e-4), tmp_path / "run")
+    epsilon, delta = claimed(tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    settings, result = folder.config(), folder.read_json("result") or {}
+    for source in ("ledger", "figures"):
+        found = period_epsilons(folder, settings, result, delta)
+        assert found == pytest.approx([epsilon] * 3, abs=3 * tolerance(epsilon)), source
+        assert recorded(tmp_path / "run") == max(found)
+        for number in range(3):
+            folder.period(number).ledger.unlink(missing_ok=True)
+    first, second = (period_result(result, number) for number in range(2))
+    assert (first["period"], first["steps"], first["training_rows"]) == (0, 2, 200)
+    is_quieter = second["noise_multiplier"] < 0.99 * first["noise_multiplier"]
+    assert is_quieter == (frequencies == "first")
+
+
+def test_rows_by_public_frequencies_are_not_in_the_cost(tmp_path: Path) -> None:
+    def cost(source: str) -> float | None:
+        fields = {"data": "x", "algorithm": "fest", "epsilon": 2.0, "rows": 50, "row_source": source}
+        asked = TextConfig.parse({**fields, "expected_batch_size": 100, "fest_mu": 1.0})
+        result = {"training_rows": 1000, "steps": 10, "noise_multiplier": 2.0}
+        return recorded_epsilon(RunFolder(tmp_path), asked, result, 1e-5)
+
+    private, public = cost("private"), cost("ranks")
+    assert private is not None
+    assert public is not None
+    assert private > 2.0 * public
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 2.0])
+def test_a_run_killed_between_its_result_and_the_end_of_its_ledger_is_not_refuted(
+    epsilon: float, tmp_path: Path
+) -> None:
+    """Steps that were reserved and not taken stay on the ledger. They fit below the target, and the run was calibrated to
+    within three tolerances of it, so the ledger never costs more than the claim and two tolerances."""
+    delta, steps, asked = 1e-5, 3000, config("lazy", epsilon=epsilon, expected_batch_size=10)
+    noise = calibrate(target_epsilon=epsilon, target_delta=delta, sampling_rate=0.01, steps=steps)
+    folder = RunFolder(tmp_path)
+    ledger = Ledger.open(folder.ledger)
+    ((step, _),) = RunCost(unseen_selection(asked), noise, 0.01, steps).events
+    charge = ledger.step_reserver(step, reserve=7, cap=EpsilonCap(epsilon, delta, steps))
+    for _ in range(steps):
+        charge()
+    statement = ledger.statement(delta).to_dict()  # what the result holds; then the process is killed
+    result = {"training_rows": 1000, "steps": steps, "noise_multiplier": noise, "statement": statement}
+    left = sum(count for _, count in Ledger.read(folder.ledger).events()) - steps
+    assert 0 <= left < 7
+    assert (left > 0) == (epsilon == 0.5), "a step of the other run costs more than is left"
+    recorded = recorded_epsilon(folder, asked, result, delta)
+    assert recorded is not None
+    assert (recorded > statement["epsilon"]) == (left > 0)
+    audit = {"claimed": statement, "copy": statement, "lower_bound": 0.0, "recorded_epsilon": recorded}
+    assert refutation(audit) is None

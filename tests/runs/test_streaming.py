@@ -24,6 +24,7 @@ from sparsedp.runs.trainer import PrivateTrainer
 from sparsedp.runs.training import Progress
 from sparsedp.selection.row_memory import RowMemory
 from sparsedp.selection.vocabulary import StreamingVocabulary
+from sparsedp.training import checkpoint
 
 
 def asked(algorithm: str = "adafest", **changes: Any) -> RunConfig:
@@ -71,6 +72,33 @@ def test_the_costliest_period_counts(tmp_path: Path) -> None:
     assert "delta is that of the smallest period: by default a period's is 1 / (10 x" in str(
         PrivacyStatement(**result.statement)
     )
+
+
+def test_a_result_has_the_figures_of_each_period(tmp_path: Path) -> None:
+    """By the names of a whole run's result, and as the ledgers of the periods have them."""
+    result = stream(asked("adafest", delta=1e-4), tmp_path / "run")
+    assert result.period_figures is not None
+    assert len(result.period_figures) == 3
+    for number, figures in enumerate(result.period_figures):
+        ((event, count),) = Ledger.read(RunFolder(tmp_path / "run").period(number).ledger).events()
+        assert (figures["steps"], figures["planned_steps"], figures["lost_steps"]) == (count, count, 0)
+        assert event == PoissonSampledDpEvent(
+            100 / figures["training_rows"], GaussianDpEvent(figures["noise_multiplier"])
+        )
+        assert figures["threshold"] > 0.0
+    assert result.noise_multiplier is None
+
+
+def test_a_stream_begun_before_periods_had_figures_is_finished_without(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        stream(asked("dp-sgd"), tmp_path / "run", stop_at(4))
+    path = RunFolder(tmp_path / "run").checkpoint
+    state = checkpoint.load_file(path)
+    assert len(state.pop("figures")) == 1
+    checkpoint.write_state(state, path)
+    result = resume(tmp_path / "run")
+    assert result.periods == 3
+    assert result.period_figures is None
 
 
 def test_a_given_delta_is_said_to_be_each_periods(tmp_path: Path) -> None:

@@ -54,3 +54,10 @@ def test_every_option_explains_itself_in_one_panel(name: str) -> None:
 def test_what_texts_do_not_have_is_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         parse(**changes)
+
+
+def test_public_frequencies_count_nobody() -> None:
+    fields = {"data": "x", "algorithm": "fest", "rows": 9, "epsilon": 1.0}
+    assert TextConfig.parse(fields).counts_rows()
+    assert not TextConfig.parse({**fields, "row_source": "words"}).counts_rows()
+    assert not TextConfig.parse({**fields, "algorithm": "random"}).counts_rows()

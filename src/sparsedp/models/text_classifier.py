@@ -98,13 +98,15 @@ def load_text_classifier(
     embedding_rank: int = 8,
     pooling: Pooling = "mean",
     dropout: float = 0.0,
+    rows: int | None = None,
 ) -> TextClassifier:
     """A classifier on the encoder in a local folder, or in an installed package that carries one.
 
     Trainable are a new head, LoRA adapters of rank ``lora_rank`` in the layers named ``lora_targets`` (default:
     peft's choice for the architecture, mostly the query and value projections; rank 0: none), and of the word
     embedding everything ("full"), nothing ("frozen") or an adapter of ``embedding_rank`` ("lora"). Everything else
-    is frozen, positions and types too. With a ``tokenizer`` its vocabulary must be the encoder's.
+    is frozen, positions and types too. With a ``tokenizer`` its vocabulary must be the encoder's. ``rows``: cut the word
+    embedding to its first rows, for a small copy of the model.
     """
     require("transformers", "peft")
     import transformers
@@ -125,6 +127,8 @@ def load_text_classifier(
         check_vocabulary(tokenizer, encoder)
     encoder.requires_grad_(False)
     words = word_embedding_of(encoder)
+    if rows is not None:
+        _cut_rows(words, rows)
     if embedding == "full":
         words.sparse = True
         words.weight.requires_grad_(True)
@@ -139,6 +143,14 @@ def word_embedding_of(encoder: nn.Module) -> nn.Embedding:
     if not isinstance(words, nn.Embedding):
         raise ValueError(f"model: its word embedding is a {type(words).__name__}, not a torch Embedding")
     return words
+
+
+def _cut_rows(words: nn.Embedding, rows: int) -> None:
+    """Only the first rows; a pad that is not among them is none any more."""
+    words.weight = nn.Parameter(words.weight[:rows].detach().clone(), requires_grad=False)
+    words.num_embeddings = len(words.weight)
+    if words.padding_idx is not None and words.padding_idx >= rows:
+        words.padding_idx = None
 
 
 def check_vocabulary(tokenizer: Any, encoder: nn.Module) -> None:

@@ -84,6 +84,8 @@ def _audit_words(audit: Mapping[str, Any]) -> str:
     from sparsedp.runs.auditing import refutation  # with torch, which a report of other runs does not need
 
     copy = audit["copy"]
+    period = audit.get("period")
+    of_period = "" if period is None else f" in period {period}, whose records cost most,"
     refuted = refutation(audit)
     verdict = (
         f"The audit refutes the claim: {refuted}."
@@ -91,8 +93,8 @@ def _audit_words(audit: Mapping[str, Any]) -> str:
         else "A bound below the claim does not prove the claim."
     )
     return paragraph(
-        f"Audited: a copy of this run's configuration with {audit['canaries']:,} canaries, {audit['steps']:,} steps and a "
-        f"budget of epsilon {copy['epsilon']:.3g} let through at least epsilon {audit['lower_bound']:.3g} at delta "
+        f"Audited: a copy of this run's configuration{of_period} with {audit['canaries']:,} canaries, {audit['steps']:,} steps "
+        f"and a budget of epsilon {copy['epsilon']:.3g} let through at least epsilon {audit['lower_bound']:.3g} at delta "
         f"{copy['delta']:.2g} ({copy['adjacency']}, unit: {copy['unit']}, released: {copy['released']}; confidence "
         f"{audit['confidence']:g}). {verdict}",
         "bad" if refuted else "quiet",

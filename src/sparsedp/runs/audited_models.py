@@ -17,8 +17,8 @@ from sparsedp.data import ClickProcess
 from sparsedp.data.generated import generate, generated_schema
 from sparsedp.models import CBOW, PCTR
 from sparsedp.models.cbow import negative_sampling_loss
-from sparsedp.runs.auditing import made_up
 from sparsedp.runs.canary_model import CanaryClickModel
+from sparsedp.runs.click_copy import made_up
 from sparsedp.selection import DPSGD, AdaFEST, Selection
 
 CANARIES, FILLERS = 5_000, 2_000

@@ -243,6 +243,10 @@ class RunConfig(BaseModel):
             raise ValueError("algorithm: not chosen yet; give one, or start the run with sparsedp.runs.start")
         return ALGORITHMS[self.algorithm]
 
+    def counts_rows(self, period: int = 0) -> bool:
+        """Whether the examples (of this period of a stream) are counted, and charged for it, to choose rows."""
+        return self.method.row_set and (self.period is None or self.frequencies != "first" or period == 0)
+
     @property
     def is_complete(self) -> bool:
         """Whether nothing is left to the recipe."""

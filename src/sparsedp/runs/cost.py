@@ -11,7 +11,7 @@ from sparsedp.runs.algorithms import selection_of
 from sparsedp.runs.calibration import calibration_events
 from sparsedp.runs.config import RunConfig, left_open
 from sparsedp.runs.read_shares import read_share_events
-from sparsedp.selection import AdaFEST, PrivateTopK, Selection
+from sparsedp.selection import FEST, AdaFEST, PrivateTopK, Selection
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,17 @@ def events_beside_steps(config: RunConfig) -> tuple[DpEvent, ...]:
     return (*read_share_events(config.read_share_mu), *calibration_events(config.calibration_mu))
 
 
-def unseen_selection(config: RunConfig) -> Selection:
-    """The selection of a private run as far as its settings decide it; its row set is still to be chosen."""
+def unseen_selection(config: RunConfig, period: int = 0) -> Selection:
+    """The selection of a private run as far as its settings decide it; its row set is still to be chosen.
+
+    Rows that are not chosen by counts of the examples (of this period of a stream) cost them nothing.
+    """
     if not config.method.row_set:
         return selection_of(config, None)
     if config.rows is None:
         raise left_open("rows", config.method.name)
+    if not config.counts_rows(period):
+        return selection_of(config, FEST({}, config.always_on_rows))
     top_k = PrivateTopK({}, config.rows, config.fest_mu, always_on_rows=config.always_on_rows)
     return selection_of(config, top_k)
 

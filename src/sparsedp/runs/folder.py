@@ -53,6 +53,10 @@ class RunFolder:
         """The run's own ledger."""
         return self.path / "run.ledger"
 
+    def period(self, number: int) -> RunFolder:
+        """The folder of a streaming run's period, which has a ledger of its own."""
+        return RunFolder(self.path / f"period-{number:03d}")
+
     @property
     def weights(self) -> Path:
         """The exported model."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from sparsedp.accounting import Ledger, epsilon_of
@@ -20,13 +21,29 @@ def recorded_epsilon(
 
     A ledger that the run shared is not asked, for later runs are on it; and how many users there were is on the ledger
     alone. What is computed from settings and figures leaves out a choice that was lost in a crash and paid for again.
+    Of a stream: that of its costliest period.
     """
-    found: list[Events] = []
-    if config.ledger is None and folder.ledger.exists():
-        found.append(Ledger.read(folder.ledger).events())
-    if config.unit == "example":
-        found.append(_by_settings(config, result))
-    return max((epsilon_of(events, delta) for events in found), default=None)
+    if config.period is not None:
+        return max(period_epsilons(folder, config, result, delta))
+    return _recorded(folder.ledger, config, result, delta)
+
+
+def period_epsilons(
+    folder: RunFolder, config: RunConfig, result: dict[str, Any], delta: float
+) -> list[float]:
+    """The same of each period of a stream: an example is in one of them, and costs of different examples do not add up."""
+    found = []
+    for number in range(len(result["period_figures"])):
+        ledger = folder.period(number).ledger
+        epsilon = _recorded(ledger, config, period_result(result, number), delta)
+        assert epsilon is not None  # the unit of a stream is the example
+        found.append(epsilon)
+    return found
+
+
+def period_result(result: dict[str, Any], number: int) -> dict[str, Any]:
+    """The result of a stream as if the run had been one period of it, with the ``period``'s number."""
+    return {**result, **result["period_figures"][number], "period": number}
 
 
 def example_rate(config: RunConfig, result: dict[str, Any]) -> tuple[float, float]:
@@ -36,11 +53,20 @@ def example_rate(config: RunConfig, result: dict[str, Any]) -> tuple[float, floa
     return batch / rows, batch
 
 
+def _recorded(ledger: Path, config: RunConfig, result: dict[str, Any], delta: float) -> float | None:
+    found: list[Events] = []
+    if config.ledger is None and ledger.exists():
+        found.append(Ledger.read(ledger).events())
+    if config.unit == "example":
+        found.append(_by_settings(config, result))
+    return max((epsilon_of(events, delta) for events in found), default=None)
+
+
 def _by_settings(config: RunConfig, result: dict[str, Any]) -> Events:
     """All steps that were charged, those lost in crashes too, and what was spent once."""
     calibrated = config.calibration_mu if result.get("calibrated") else None
     return RunCost(
-        unseen_selection(config),
+        unseen_selection(config, result.get("period", 0)),
         float(result["noise_multiplier"]),
         example_rate(config, result)[0],
         int(result["steps"]) + int(result.get("lost_steps", 0)),

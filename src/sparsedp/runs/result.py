@@ -48,7 +48,8 @@ class Result:
     examples_per_second: float
     seconds: float
     noise_multiplier: float | None = None
-    """None without privacy, and for a streaming run: each period has its own. So it is for the next three."""
+    """None without privacy, and for a streaming run: each period has its own (``period_figures``). So it is for the next
+    three."""
     map_noise_multiplier: float | None = None
     """AdaFEST: the noise on the contribution map over its sensitivity (sigma1)."""
     gradient_noise_multiplier: float | None = None
@@ -67,6 +68,8 @@ class Result:
     """Whether the output was calibrated; False where crashes have used up what was reserved for it, None unasked."""
     periods: int | None = None
     """Streaming: how many periods were trained on."""
+    period_figures: list[dict[str, float]] | None = None
+    """Streaming: of each training period its rows, steps and noise, by the names that they have here for a whole run."""
     next_period_auc: list[float] | None = None
     """Streaming: after each training period, the AUC on the period that follows it."""
 

@@ -67,6 +67,8 @@ class _State:
     run_stats: RunStats = field(default_factory=RunStats)
     next_auc: list[float] = field(default_factory=list)
     statements: list[dict[str, Any]] = field(default_factory=list)
+    figures: list[dict[str, float]] = field(default_factory=list)
+    """What each period's own result would be (``Result.period_figures``)."""
     withheld: list[str] = field(default_factory=list)
     """Buffers that training passes changed without noise."""
     rule: dict[str, Any] = field(default_factory=dict)
@@ -91,6 +93,7 @@ class _State:
             model.load_state_dict(state["module"])
             rows.restore(state["rows"])
             torch.set_rng_state(state["torch_rng"])
+            state.setdefault("figures", [])  # an earlier version saved none, and the result will have none
             fields = {name: state[name] for name in vars(cls()) if name != "run_stats"}
             return cls(**fields, run_stats=RunStats.from_record(state["run_stats"]))
 
@@ -110,6 +113,8 @@ def _run(setup: RunSetup, on_progress: OnProgress | None) -> Result:
             trainer.load_rule_state(state.rule)
             _train_period(setup, trainer, state, number, on_progress)
             statement, state.rule = trainer.statement(), trainer.rule_state()
+            if isinstance(trainer, PrivateTrainer):
+                state.figures.append(_figures(trainer, len(training[number])))
         state.statements += [] if statement is None else [statement.to_dict()]
         state.next_auc.append(evaluate(model, following[number]).auc)
         state.period = number + 1
@@ -141,13 +146,24 @@ def _train_period(
     state.withheld = sorted({*state.withheld, *trainer.withheld()})
 
 
+def _figures(trainer: PrivateTrainer, rows: int) -> dict[str, float]:
+    """What the result of a period would have, by the names of a run's result."""
+    return {
+        "training_rows": rows,
+        "steps": trainer.steps_taken,
+        "planned_steps": trainer.total_steps,
+        "lost_steps": trainer.lost_steps(),
+        **trainer.step_figures(),
+    }
+
+
 def _mid_period(folder: RunFolder, number: int) -> Path:
     return folder.checkpoint.with_name(f"period-{number:03d}.pt")
 
 
 def _period_ledger(setup: RunSetup, number: int) -> Ledger:
     """A separate ledger for each period: their examples are disjoint, so their costs do not add up."""
-    folder = RunFolder(setup.folder.path / f"period-{number:03d}")
+    folder = setup.folder.period(number)
     folder.path.mkdir(exist_ok=True)
     return open_ledger(setup.config, folder.ledger, f"{setup.folder.run_name}, period {number}")
 
@@ -201,6 +217,7 @@ def _finish(setup: RunSetup, state: _State, training: list[ClickData], evaluatio
         lost_steps=state.lost_steps,
         features=features_of(setup.model, training[0]),
         periods=len(training),
+        period_figures=state.figures if len(state.figures) == len(training) else None,
         next_period_auc=state.next_auc,
     )
 
@@ -274,8 +291,7 @@ class _PeriodRows:
         """The row set of period ``number``, with what its own examples were charged for it."""
         if not self._needed:
             return None
-        charged = self._config.frequencies != "first" or number == 0
-        return self._vocabulary.fest(self._vocabulary.event if charged else None)
+        return self._vocabulary.fest(self._vocabulary.event if self._config.counts_rows(number) else None)
 
 
 @contextmanager

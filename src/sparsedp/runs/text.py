@@ -67,8 +67,8 @@ def tokens_of(config: TextConfig, sentences: Sentences, *, cache: Path | None = 
     )
 
 
-def fresh_classifier(config: TextConfig) -> TextClassifier:
-    """The pretrained encoder with new adapters and head; seeded where the run is."""
+def fresh_classifier(config: TextConfig, *, rows: int | None = None) -> TextClassifier:
+    """The pretrained encoder with new adapters and head; seeded where the run is. ``rows`` of its words, or all."""
     if config.seed is not None:
         torch.manual_seed(config.seed)
     return load_text_classifier(
@@ -80,6 +80,7 @@ def fresh_classifier(config: TextConfig) -> TextClassifier:
         lora_targets=config.targets,
         embedding_rank=config.embedding_rank,
         pooling=config.pooling,
+        rows=rows,
     )
 
 

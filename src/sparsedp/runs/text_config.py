@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
+from typing_extensions import override
 
 from sparsedp.runs.config import DATA, MODEL, SELECTION, Count, Positive, RunConfig
 from sparsedp.runs.plain_yaml import read_yaml
@@ -82,6 +83,10 @@ class TextConfig(RunConfig):
                 f"{self.embedding}; use dp-sgd"
             )
         return self
+
+    @override
+    def counts_rows(self, period: int = 0) -> bool:
+        return super().counts_rows(period) and self.row_source == "private"
 
     @property
     def columns(self) -> dict[str, Any]:

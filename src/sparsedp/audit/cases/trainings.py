@@ -21,6 +21,7 @@ from sparsedp.audit.canary_run import CanaryData, CanaryTraining
 from sparsedp.audit.eana import EANA
 from sparsedp.audit.faulty import RememberedReads
 from sparsedp.audit.one_run_case import OneRunCase
+from sparsedp.randomness import Stream
 from sparsedp.selection import (
     DPSGD,
     FEST,
@@ -94,7 +95,7 @@ def cases() -> list[OneRunCase]:
     def private_top_k(canaries: int) -> CanaryTraining:
         """Half of the rows, by a noisy count of who reads them, which is a part of the claim."""
 
-        def chosen(loader: Any) -> Selection:
+        def chosen(loader: Any, _: Stream) -> Selection:
             return FEST.private_top_k(loader, canaries // 2, mu=0.5, always_on_rows=0)
 
         return replace(rare_rows(DPSGD(), canaries), selection=chosen)
