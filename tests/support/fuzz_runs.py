@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import io
 import json
@@ -213,11 +212,16 @@ ODD_TENSORS: tuple[Any, ...] = (
 )
 
 
+@functools.lru_cache(maxsize=32)
+def _state(data: bytes) -> Any:
+    """What a checkpoint holds; the stored ones are mutated often, and reading one takes long."""
+    return torch.load(io.BytesIO(data), weights_only=True)
+
+
 def mutate_state(rng: random.Random, data: bytes) -> bytes:
     """Change a value of a checkpoint, and write it again: its checksums are right."""
     try:
-        state = torch.load(io.BytesIO(data), weights_only=True)
-        changed = mutate_value(rng, copy.deepcopy(state), (*ODD_VALUES, *ODD_TENSORS))
+        changed = mutate_value(rng, _state(data), (*ODD_VALUES, *ODD_TENSORS))
         written = io.BytesIO()
         torch.save(changed, written)
     except Exception:
