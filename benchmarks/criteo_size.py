@@ -23,7 +23,9 @@ from timing import show
 
 ROWS, FULL_ROWS = 100_000, 45_000_000
 SPARSEDP = (sys.executable, "-m", "sparsedp")
-WRITE = "import sys; from sparsedp.data import write_criteo_tsv; write_criteo_tsv(sys.argv[1], int(sys.argv[2]))"
+WRITE = (
+    "import sys; from sparsedp.data import write_criteo_tsv; write_criteo_tsv(sys.argv[1], int(sys.argv[2]))"
+)
 TRAININGS = {
     "epsilon 1": ("--epsilon", "1"),
     "epsilon 8": ("--epsilon", "8"),
