@@ -131,5 +131,5 @@ def test_nothing_stands_before_the_parts_with_checksums(before: bytes, tmp_path:
 def test_wrong_instructions_are_refused(wrong: bytes, tmp_path: Path) -> None:
     path = tmp_path / "saved"
     path.write_bytes(with_instructions(saved(), lambda _: b"\x80\x02" + wrong))
-    with pytest.raises(ValueError, match=r"^resume: .* is not a readable checkpoint"):
+    with pytest.raises(ValueError, match=r"^resume: .* is not a readable checkpoint \(it holds [\w ]+\)$"):
         read_state(path)

@@ -180,8 +180,10 @@ def load_file(path: Path) -> Any:
         return torch.load(path, weights_only=True)
     except MemoryError:
         raise
-    except Exception as error:  # it follows the file's instructions: wrong ones raise errors of many kinds
-        raise ValueError(f"resume: {path} is not a readable checkpoint ({error})") from error
+    except Exception as error:  # of many kinds; torch's own words advise to execute the file
+        raise ValueError(
+            f"resume: {path} is not a readable checkpoint (it holds other things than tensors and plain values)"
+        ) from error
 
 
 def read_state(path: Path) -> dict[str, Any]:
