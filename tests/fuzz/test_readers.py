@@ -9,6 +9,9 @@ import csv
 import io
 import itertools
 import random
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -18,6 +21,7 @@ from hypothesis import strategies as st
 from support.fuzz_data import place
 from support.fuzz_readers import READERS
 from support.fuzzing import FAULT, SEED, Fault, Reader, is_refusal
+from support.hidden import run_without
 
 from sparsedp.data.hashing import hash_strings
 from sparsedp.data.label import Label
@@ -69,6 +73,24 @@ def test_a_careless_reader_is_found_out(data: bytes) -> None:
     assert reader.check("file", b"fine")
     with pytest.raises(Fault):
         reader.check("file", data)
+
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "fuzz.py"
+GUIDED = "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
+
+
+def test_without_atheris_one_line_says_what_to_install(tmp_path: Path) -> None:
+    done = run_without(["atheris"], GUIDED, str(SCRIPT), "--engine", "atheris", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "atheris is not installed: run pip install '.[fuzz]'\n"
+
+
+def test_atheris_gives_a_reader_so_many_inputs(tmp_path: Path) -> None:
+    pytest.importorskip("atheris")
+    options = ["--engine", "atheris", "--reader", "texts", "--inputs", "50"]
+    done = subprocess.run([sys.executable, SCRIPT, *options], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("texts: 50 inputs, ")
 
 
 VALUES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)

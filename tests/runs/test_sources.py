@@ -28,6 +28,13 @@ def test_too_little_data_is_named(name: str) -> None:
         open_data(name)
 
 
+def test_more_generated_rows_than_memory_holds_are_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"^data: generated:100000001 has too many rows, at most 100,000,000 are"
+    ):
+        open_data("generated:100000001")
+
+
 @pytest.mark.parametrize("name", ["generated:", "generated:-5", "generated:1e5", "no/such/folder"])
 def test_what_is_no_data_is_named(name: str) -> None:
     with pytest.raises((ValueError, FileNotFoundError), match=name.split(":")[0]):

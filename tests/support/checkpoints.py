@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import zipfile
 from collections.abc import Callable
 
 import torch
@@ -72,6 +74,16 @@ def train(private: Private, until: int) -> None:
             private.optimizer.step()
             if private.optimizer.steps_taken == until:
                 return
+
+
+def with_instructions(data: bytes, change: Callable[[bytes], bytes]) -> bytes:
+    """A checkpoint's bytes with other instructions for the making of its state, and the checksums of those."""
+    changed = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as parts, zipfile.ZipFile(changed, "w") as written:
+        for part in parts.infolist():
+            own = parts.read(part)
+            written.writestr(part.filename, change(own) if part.filename.endswith("/data.pkl") else own)
+    return changed.getvalue()
 
 
 ADAFEST = sdp.AdaFEST(false_positives=3, always_on_rows=10)

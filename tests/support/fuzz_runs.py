@@ -1,10 +1,8 @@
-"""The readers of what runs write and are told, for fuzzing: settings, ledgers, checkpoints, folders of runs and models."""
+"""The readers of what runs write and are told, for fuzzing: settings, ledgers, folders of runs and models."""
 
 from __future__ import annotations
 
-import copy
 import functools
-import io
 import json
 import random
 import shutil
@@ -13,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 import yaml
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 
@@ -41,11 +38,9 @@ from sparsedp.runs.prediction import TrainedModel
 from sparsedp.runs.scores import predict_file
 from sparsedp.runs.sweep import Sweep, gather
 from sparsedp.runs.text_config import read_config
-from sparsedp.training.checkpoint import read_state
-from support.checkpoints import start, train
+from support.fuzz_checkpoints import CHECKPOINT
 from support.fuzz_data import COLUMNS, RULES, TABLE, fresh_folder, place, workplace
 from support.fuzzing import (
-    ODD_VALUES,
     Reader,
     mutate_bytes,
     mutate_cell,
@@ -203,55 +198,6 @@ def ledger_seeds() -> Mapping[str, bytes]:
 
 
 LEDGER = Reader("ledger", read_ledger, ledger_seeds, (mutate_records, mutate_line))
-
-
-# Checkpoints
-
-ODD_TENSORS: tuple[Any, ...] = (
-    *(torch.zeros(0), torch.zeros(3), torch.ones(3, dtype=torch.int64), torch.full((2, 2), float("nan"))),
-    *(torch.ones(1, dtype=torch.uint8), torch.zeros(300, 4), torch.ones(2, dtype=torch.bool)),
-)
-
-
-def mutate_state(rng: random.Random, data: bytes) -> bytes:
-    """Change a value of a checkpoint, and write it again: its checksums are right."""
-    try:
-        state = torch.load(io.BytesIO(data), weights_only=True)
-        changed = mutate_value(rng, copy.deepcopy(state), (*ODD_VALUES, *ODD_TENSORS))
-        written = io.BytesIO()
-        torch.save(changed, written)
-    except Exception:
-        return mutate_bytes(rng, data)
-    return written.getvalue()
-
-
-def read_checkpoint(name: str, data: bytes) -> None:
-    """A checkpoint that is taken leaves an engine with an account, which can be asked and trained on."""
-    path = place(name, data)
-    read_state(path)  # what `resume` does first; most inputs are refused here, and need no engine
-    case = name.split(".")[0].replace("_", " ")
-    engine, _ = start(case)
-    engine.resume(path)
-    assert engine.session.optimizer.steps_taken == 2
-    assert sum(count for _, count in engine.account().events) >= 2
-    engine.detach()
-
-
-def checkpoint_seeds() -> Mapping[str, bytes]:
-    files = {}
-    for case in ("sgd", "lazy", "private top-k", "memory"):
-        engine, private = start(case)
-        train(private, 2)
-        path = workplace() / "checkpoint.pt"
-        engine.save(path)
-        engine.detach()
-        files[f"{case.replace(' ', '_')}.pt"] = path.read_bytes()
-    return files
-
-
-CHECKPOINT = Reader(
-    "checkpoint", read_checkpoint, checkpoint_seeds, (mutate_state, mutate_state, mutate_bytes)
-)
 
 
 # Trained models

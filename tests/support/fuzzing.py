@@ -81,12 +81,16 @@ class Reader:
         seeds, stored = self.corpus(SEED), self.corpus()
         while True:
             name, data = rng.choice(seeds if rng.random() < 0.8 else stored)
-            for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):
-                mutations = self.mutations if self.mutations and rng.random() < 0.6 else (mutate_bytes,)
-                data = rng.choice(mutations)(rng, data)
-                if rng.random() < 0.05:
-                    data = splice(rng, data, rng.choice(stored)[1])
-            yield name, data
+            yield name, self.mutated(rng, data, stored)
+
+    def mutated(self, rng: random.Random, data: bytes, stored: list[tuple[str, bytes]]) -> bytes:
+        """An input with one change, or several; some put in a part of a stored one."""
+        for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):
+            mutations = self.mutations if self.mutations and rng.random() < 0.6 else (mutate_bytes,)
+            data = rng.choice(mutations)(rng, data)
+            if rng.random() < 0.05:
+                data = splice(rng, data, rng.choice(stored)[1])
+        return data
 
     def check(self, name: str, data: bytes) -> bool:
         """Read an input; whether it was taken. Raises ``Fault``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import pickle
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.checkpoints import start, train
+from support.checkpoints import start, train, with_instructions
 from torch.testing import assert_close
 
 import sparsedp as sdp
@@ -99,3 +100,36 @@ def test_only_our_format_is_read(tmp_path: Path) -> None:
     torch.save({"format": "another"}, tmp_path / "saved")
     with pytest.raises(ValueError, match=r"^resume: .* is not a checkpoint of format"):
         read_state(tmp_path / "saved")
+
+
+def saved() -> bytes:
+    written = io.BytesIO()
+    torch.save({"format": FORMAT}, written)
+    return written.getvalue()
+
+
+def old_form() -> bytes:
+    written = io.BytesIO()
+    torch.save({"format": FORMAT}, written, _use_new_zipfile_serialization=False)
+    return written.getvalue()
+
+
+@pytest.mark.parametrize("before", [b"u", old_form()], ids=["a byte", "a state in torch's old form"])
+def test_nothing_stands_before_the_parts_with_checksums(before: bytes, tmp_path: Path) -> None:
+    """torch would read what stands there, which no checksum covers."""
+    path = tmp_path / "saved"
+    path.write_bytes(saved())
+    assert read_state(path) == {"format": FORMAT}
+    path.write_bytes(before + saved())
+    with pytest.raises(
+        ValueError, match=r"^resume: .* is not a readable checkpoint \(other bytes stand before"
+    ):
+        read_state(path)
+
+
+@pytest.mark.parametrize("wrong", [b"u.", b"NNNs.", b"J1", b"cos\nsystem\n.", b"}X\x01\x00\x00\x00\xffN."])
+def test_wrong_instructions_are_refused(wrong: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "saved"
+    path.write_bytes(with_instructions(saved(), lambda _: b"\x80\x02" + wrong))
+    with pytest.raises(ValueError, match=r"^resume: .* is not a readable checkpoint \(it holds [\w ]+\)$"):
+        read_state(path)

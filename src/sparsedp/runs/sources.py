@@ -17,6 +17,9 @@ NOTHING_TO_TRAIN_ON = "holdout: all rows are held out, and none remain to train 
 GENERATED_SEED = 0
 """The generated population is the same for every run; the run's seed decides its noise, not its data."""
 
+MOST_ROWS = 10**8
+"""Of generated data, which is made and held in memory."""
+
 
 def data_of(config: RunConfig) -> ClickData | TextData:
     """The run's data."""
@@ -31,6 +34,8 @@ def open_data(name: str) -> ClickData:
     rows, days = int(generated[1]), int(generated[2] or 1)
     if rows < 2 or days < 1:
         raise ValueError(f"data: {name} has too few rows or days")
+    if rows > MOST_ROWS:
+        raise ValueError(f"data: {name} has too many rows, at most {MOST_ROWS:,} are generated in memory")
     return GeneratedClicks(rows, days, process=ClickProcess(seed=GENERATED_SEED))
 
 

@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,10 +35,11 @@ _UNREADABLE = (
     EOFError,
     KeyError,
     ValueError,
-    UnpicklingError,
     NotImplementedError,
 )
-"""What a file that is no checkpoint, or a damaged one, raises."""
+"""What the checksums of a file that is no checkpoint, or of a damaged one, raise."""
+_FIRST_PART = b"PK\x03\x04"
+"""How a file begins from which torch reads the parts; from any other it reads its old form, which has no checksums."""
 
 
 def state_of(engine: PrivacyEngine) -> dict[str, Any]:
@@ -159,12 +159,16 @@ def whole_state(path: Path) -> Iterator[None]:
 def check_file(path: Path) -> None:
     """Refuse a damaged file: the parts of a checkpoint have checksums."""
     try:
-        with zipfile.ZipFile(path) as parts:
-            damaged = parts.testzip()
+        with path.open("rb") as file:
+            begins = file.read(len(_FIRST_PART)) == _FIRST_PART
+            with zipfile.ZipFile(file) as parts:
+                damaged = parts.testzip()
     except FileNotFoundError:
         raise
     except _UNREADABLE as error:
         raise ValueError(f"resume: {path} is not a readable checkpoint ({error})") from error
+    if not begins:
+        raise ValueError(f"resume: {path} is not a readable checkpoint (other bytes stand before its parts)")
     if damaged is not None:
         raise ValueError(f"resume: {path} is not a readable checkpoint (its part {damaged} is damaged)")
 
@@ -174,8 +178,12 @@ def load_file(path: Path) -> Any:
     check_file(path)
     try:
         return torch.load(path, weights_only=True)
-    except _UNREADABLE as error:
-        raise ValueError(f"resume: {path} is not a readable checkpoint ({error})") from error
+    except MemoryError:
+        raise
+    except Exception as error:  # of many kinds; torch's own words advise to execute the file
+        raise ValueError(
+            f"resume: {path} is not a readable checkpoint (it holds other things than tensors and plain values)"
+        ) from error
 
 
 def read_state(path: Path) -> dict[str, Any]:
