@@ -10,6 +10,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+import torch
 import yaml
 from support.runs import python, settings
 
@@ -48,6 +49,19 @@ def test_the_table_has_settings_and_figures_of_every_run(tmp_path: Path) -> None
     assert (table["spent_epsilon"] <= 2.0).all()
     for name in table["run"]:
         assert RunFolder(tmp_path / "runs" / name).read_json("result") is not None
+
+
+def test_threads_that_are_fewer_than_cores_stay_fewer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparsedp.runs.sweep._cores", lambda: 64)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        sweep(plan(seed=[0]), tmp_path)
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_seeds_of_a_setting_average_to_one_line(tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ def _ensure(config: RunConfig, path: Path, threads: int) -> str | None:
 
     from sparsedp.runs.resuming import resume, start
 
-    torch.set_num_threads(threads)
+    torch.set_num_threads(min(threads, torch.get_num_threads()))  # fewer where OMP_NUM_THREADS says so
     folder = RunFolder(path)
     if folder.read_json("result") is not None:
         return None
