@@ -35,8 +35,8 @@ TABLE_SCALE = 20.0
 CLIP = 20.0
 CLIP_UNSCALED = 5.0
 """Where the model does not scale its tables."""
-SMALL_MU = 0.4
-"""Of a budget below this (epsilon 1 to 2) half the clip is better: it shortens some examples, and halves the noise."""
+LITTLE_SIGNAL = 5e4
+"""``mu * examples`` below which half the clip is better: it shortens some examples, and halves the noise."""
 TABLE_NOISE = 0.3
 """The standard deviation of the noise on a coordinate of a table, as the network reads it, at the end of the run."""
 READ_SHARE = 0.05
@@ -170,7 +170,7 @@ def recipe(
         of_one=of_one,
     )
     chosen, why = _algorithm(shapes, released, algorithm)
-    clip = _clip(batch.mu, table_scale, released, max_grad_norm)
+    clip = _clip(batch.mu * protected, table_scale, released, max_grad_norm)
     noise = batch.noise_multiplier * clip / batch.size
     selection = _selection(chosen, shapes, protected, batch)
     return Recipe(
@@ -251,13 +251,13 @@ def _steps(signal: float) -> int:
     return round(LEAST_STEPS * math.cbrt(max(1.0, signal / SIGNAL_FOR_MORE)))
 
 
-def _clip(mu: float, table_scale: float, released: Released, given: float | None) -> float:
-    """The clipping norm: lower where the noise is high and calibration takes back what clipping does to the output."""
+def _clip(signal: float, table_scale: float, released: Released, given: float | None) -> float:
+    """The clipping norm: lower where noise is high and calibration takes back what clipping does to the output."""
     if given is not None:
         return check_positive("max_grad_norm", given)
     if table_scale == 1.0:
         return CLIP_UNSCALED
-    return CLIP / 2 if mu < SMALL_MU and released == "final" else CLIP
+    return CLIP / 2 if signal < LITTLE_SIGNAL and released == "final" else CLIP
 
 
 def _table_rate(table_optimizer: str, steps: int, noise: float) -> float:
