@@ -81,6 +81,8 @@ def main() -> int:
         return fuzz_by_atheris(options.reader, options.inputs, options.seconds, options.seed)
     from support.fuzz_readers import READERS
 
+    if options.reader not in (None, *READERS):
+        parser.error(f"--reader: {options.reader!r} is not one of {', '.join(READERS)}")
     names = [options.reader] if options.reader else list(READERS)
     return int(sum(fuzz(name, options.inputs, options.seconds, options.seed) for name in names) > 0)
 
