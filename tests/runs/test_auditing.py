@@ -58,9 +58,10 @@ def test_a_copy_without_the_noise_that_it_claims_is_refuted(run: RunFolder) -> N
 def test_a_bound_above_the_claim_of_the_run_refutes_it() -> None:
     """Also where the copy's own account, which is made anew, covers the bound."""
     found = {"lower_bound": 1.0, "copy": {"epsilon": 3.0}, "claimed": {"epsilon": 0.5}}
-    assert refutation(found) == "the copy let through epsilon 1 or more, and the run claims 0.5"
+    same = "at the same delta, adjacency and unit"
+    assert refutation(found) == f"the copy let through epsilon 1 or more, and the run claims 0.5 {same}"
     other = {**found, "copy": {"epsilon": 0.5}, "claimed": {"epsilon": 3.0}}
-    assert refutation(other) == "the copy let through epsilon 1 or more, and it should have spent 0.5"
+    assert refutation(other) == f"the copy let through epsilon 1 or more, and it should have spent 0.5 {same}"
     assert refutation({**found, "claimed": {"epsilon": 1.0}}) is None
 
 

@@ -84,7 +84,10 @@ def refutation(audit: Mapping[str, Any]) -> str | None:
         )
     if bound > min(claimed, of_copy):
         whose = "the run claims" if bound > claimed else "it should have spent"
-        return f"the copy let through epsilon {bound:.4g} or more, and {whose} {min(claimed, of_copy):.4g}"
+        return (
+            f"the copy let through epsilon {bound:.4g} or more, and {whose} {min(claimed, of_copy):.4g} at the same delta, "
+            "adjacency and unit"
+        )
     return None
 
 
