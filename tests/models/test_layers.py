@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch import nn
 
+from sparsedp.models import DLRM, PCTR
 from sparsedp.models.layers import EMBEDDING_STD, OUTPUT_STD, check_sizes, embedding, embedding_bag, mlp
 
 
@@ -28,3 +29,9 @@ def test_an_output_layer_is_linear_and_quiet():
 def test_sizes_are_positive_integers(sizes):
     with pytest.raises(ValueError, match=r"^widths must be positive integers"):
         check_sizes("widths", sizes)
+
+
+@pytest.mark.parametrize("model", [PCTR, DLRM])
+def test_the_spread_of_the_rows_is_not_negative(model: type[PCTR] | type[DLRM]) -> None:
+    with pytest.raises(ValueError, match="embedding_std must not be negative, got -1"):
+        model([10], 1, embedding_std=-1.0)

@@ -45,6 +45,6 @@ def test_scales_are_compared_at_full_width() -> None:
     assert scale_at_full_width([1.0, 3.0], [WIDTH, WIDTH]) == 3.0
     assert scale_at_full_width(7.0, dims) == 7.0
     with pytest.raises(
-        ValueError, match=r"^table_scale: must be one number, or one for each of 4 tables, got 1$"
+        ValueError, match=r"^table_scale must be one number, or one for each of 4 tables, got 1$"
     ):
         scale_at_full_width([1.0], dims)

@@ -26,3 +26,15 @@ def test_a_run_that_is_not_finished_is_refused(tmp_path: Path) -> None:
     RunFolder(tmp_path / "run").create(config())
     with pytest.raises(ValueError, match="run is not finished"):
         FinishedRun.read(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "audit", [{}, {"lower_bound": "much"}, {"lower_bound": 1.0, "confidence": 0.9, "canaries": 9, "steps": 1}]
+)
+def test_an_audit_that_is_none_is_refused_in_words(audit: dict[str, object], tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.create(config())
+    folder.write_json("result", result())
+    folder.write_json("audit", audit)
+    with pytest.raises(ValueError, match=r"audit.json is not the audit of a run"):
+        FinishedRun.read(folder.path)

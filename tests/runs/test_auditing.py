@@ -10,7 +10,7 @@ import pytest
 import torch
 from support.copies import audited, result_of
 from support.language import write_model, write_reviews
-from support.runs import config
+from support.runs import config, result
 
 from sparsedp.accounting.pld.composition import tolerance
 from sparsedp.data import ClickData, Columns, HashRule, Label, Table, prepare
@@ -58,9 +58,10 @@ def test_a_copy_without_the_noise_that_it_claims_is_refuted(run: RunFolder) -> N
 def test_a_bound_above_the_claim_of_the_run_refutes_it() -> None:
     """Also where the copy's own account, which is made anew, covers the bound."""
     found = {"lower_bound": 1.0, "copy": {"epsilon": 3.0}, "claimed": {"epsilon": 0.5}}
-    assert refutation(found) == "the copy let through epsilon 1 or more, and the run claims 0.5"
+    same = "at the same delta, adjacency and unit"
+    assert refutation(found) == f"the copy let through epsilon 1 or more, and the run claims 0.5 {same}"
     other = {**found, "copy": {"epsilon": 0.5}, "claimed": {"epsilon": 3.0}}
-    assert refutation(other) == "the copy let through epsilon 1 or more, and it should have spent 0.5"
+    assert refutation(other) == f"the copy let through epsilon 1 or more, and it should have spent 0.5 {same}"
     assert refutation({**found, "claimed": {"epsilon": 1.0}}) is None
 
 
@@ -197,15 +198,16 @@ def test_runs_that_cannot_be_audited_are_refused_by_reason(run: RunFolder, tmp_p
         audit_run(begun)
     plain = RunFolder(tmp_path / "plain")
     plain.create(config("non-private"))
-    plain.write_json("result", result_of(statement=None))
+    plain.write_json("result", result())
     with pytest.raises(ValueError, match=r"^audit: the run is not private"):
         audit_run(plain)
-    begun.write_json("result", result_of(statement={}, noise_multiplier=None))
+    claim = (run.read_json("result") or {})["statement"]
+    begun.write_json("result", result(statement=claim))
     with pytest.raises(ValueError, match=r"^audit: the result does not have the noise of its steps"):
         audit_run(begun)
     early = RunFolder(tmp_path / "early")
     early.create(config(period=1))
-    early.write_json("result", result_of(statement={}))
+    early.write_json("result", result(statement=claim))
     with pytest.raises(ValueError, match=r"^audit: the result does not have the noise of its steps"):
         audit_run(early)
     with pytest.raises(ValueError, match=r"^canaries "):
@@ -214,3 +216,34 @@ def test_runs_that_cannot_be_audited_are_refused_by_reason(run: RunFolder, tmp_p
     small = replace(small, categorical=tuple(f for f in small.categorical if f.rows < 30))
     with pytest.raises(ValueError, match=r"^audit: every table has fewer than 40 rows"):
         click_copy(config(), result_of(), small, 100, 5)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"statement": 3},
+        {"statement": {"epsilon": 1.0}},
+        {"noise_multiplier": "much"},
+        {"training_rows": 0},
+        None,
+    ],
+)
+def test_a_result_that_is_no_runs_is_refused_in_words(
+    run: RunFolder, changes: dict[str, object] | None, tmp_path: Path
+) -> None:
+    shutil.copytree(run.path, tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    folder.write_json("result", {} if changes is None else {**(run.read_json("result") or {}), **changes})
+    with pytest.raises(ValueError, match=r"result.json is not the result of a run"):
+        audit_run(folder)
+
+
+def test_settings_and_result_of_different_runs_are_refused(run: RunFolder, tmp_path: Path) -> None:
+    shutil.copytree(run.path, tmp_path / "run")
+    folder, result = RunFolder(tmp_path / "run"), run.read_json("result") or {}
+    folder.write_json("result", {**result, "statement": {**result["statement"], "unit": "user"}})
+    with pytest.raises(ValueError, match="its settings protect one example, its result one user"):
+        audit_run(folder)
+    folder.write_json("result", {**result, "steps": 0})
+    with pytest.raises(ValueError, match="the run took no step"):
+        audit_run(folder)

@@ -74,7 +74,7 @@ def test_rows_that_few_examples_read_are_narrow_where_rows_are_selected() -> Non
 
 def test_scales_of_another_number_of_tables_are_refused() -> None:
     with pytest.raises(
-        ValueError, match=r"^table_scale: must be one number, or one for each of 26 tables, got 2$"
+        ValueError, match=r"^table_scale must be one number, or one for each of 26 tables, got 2$"
     ):
         chosen(model_options={"table_scale": [1.0, 2.0]})
 
@@ -192,3 +192,30 @@ def test_a_model_that_does_not_fit_the_columns_is_refused_in_words(tmp_path: Pat
         completed(RunConfig(data=data, epsilon=1.0, model="pctr"))
     with pytest.raises(ValueError, match="model_options: dims must be one width a table, got 2 for 26"):
         chosen(model_options={"dims": [4, 4]})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"dims": 8},
+        {"table_scale": "abcdefghijklmnopqrstuvwxyz"},
+        {"table_scale": [1.0] * 25 + [None]},
+        {"table_scale": [1.0] * 25 + [[3.0]]},
+        {"table_scale": 1e-300},
+        {"table_scale": [1.0] * 25 + [1e300]},
+    ],
+)
+@pytest.mark.parametrize("model", ["pctr", "dlrm"])
+def test_options_that_no_model_could_have_are_refused_by_name(model: str, options: dict[str, Any]) -> None:
+    if model == "dlrm" and "dims" in options:
+        options = {"dim": [8]}
+    (name,) = options
+    with pytest.raises(ValueError, match=name):
+        chosen(model=model, model_options=options)
+
+
+def test_options_of_others_models_mean_what_they_mean_there() -> None:
+    options = {"dims": 8, "dim": "wide", "table_scale": "large"}
+    made = chosen(model="support.served:OwnModel", model_options=options)
+    assert made.config.model_options == options
+    assert made.recipe.table_scale == 1.0

@@ -48,7 +48,9 @@ def test_the_rate_of_examples_and_of_users() -> None:
     assert sampling(config(expected_batch_size=5000), result_of()) == (1.0, 2000.0)
     users = config("dp-sgd", unit="user", epochs=2.0)
     assert sampling(users, result_of()) == (0.25, 500.0)
-    assert sampling(users, result_of(planned_steps=None, steps=16)) == (0.125, 500.0)
+    assert sampling(users, result_of(planned_steps=16, steps=8)) == (0.125, 500.0), "a run that ended early"
+    with pytest.raises(ValueError, match="does not have planned_steps"):  # half the steps, twice the rate
+        sampling(users, result_of(planned_steps=None, steps=8))
 
 
 def test_adaptive_optimisers_keep_their_rates() -> None:

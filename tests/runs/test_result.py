@@ -14,7 +14,7 @@ from support.runs import config
 
 from sparsedp.accounting import PrivacyStatement
 from sparsedp.runs import Evaluation, Result, RunFolder, resume
-from sparsedp.runs.result import NOT_PRIVATE, Diverged, finish_run
+from sparsedp.runs.result import NOT_PRIVATE, Diverged, finish_run, finished_result, read_failure
 from sparsedp.runs.run_stats import RunStats
 from sparsedp.runs.sources import fresh_model, open_data
 
@@ -99,3 +99,44 @@ def test_results_saved_by_earlier_versions_are_read(
     folder.write_json("result", saved)
     found = asdict(resume(tmp_path / "run"))
     assert {name: found[name] for name in saved} == saved
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"training_rows": 0}, "training_rows"),
+        ({"steps": -1}, "steps"),
+        ({"planned_steps": -1}, "planned_steps"),
+        ({"lost_steps": -1}, "lost_steps"),
+        ({"noise_multiplier": 0.0}, "noise_multiplier"),
+        ({"noise_multiplier": math.inf}, "noise_multiplier"),
+        ({"threshold": math.nan}, "threshold"),
+        ({"period_figures": [{"steps": 4}]}, "training_rows"),
+        ({"period_figures": [{"training_rows": 4}]}, "steps"),
+        (
+            {"period_figures": [{"training_rows": 4, "steps": 1, "noise_multiplier": -1.0}]},
+            "noise_multiplier",
+        ),
+        ({"statement": {"epsilon": 1.0}}, "statement"),
+        ({"of": "another program"}, "of"),
+    ],
+)
+def test_figures_that_no_run_has_are_refused_by_name(
+    changes: dict[str, object], named: str, tmp_path: Path
+) -> None:
+    (tmp_path / "result.json").write_text(json.dumps({**OLD_RUN, **changes}))
+    with pytest.raises(ValueError, match=f"result.json is not the result of a run .*{named}"):
+        finished_result(RunFolder(tmp_path))
+
+
+def test_a_run_that_must_be_finished_is_not(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is not finished; resume it first"):
+        finished_result(RunFolder(tmp_path))
+
+
+@pytest.mark.parametrize("written", [{}, {"reason": "it diverged"}])
+def test_why_a_run_failed_is_said_whatever_its_file_holds(written: dict[str, str], tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    assert read_failure(folder) is None
+    folder.write_json("failed", written)
+    assert str(read_failure(folder)).endswith(written.get("reason", "the run failed"))

@@ -211,3 +211,12 @@ def test_a_bad_value_in_the_grid_is_found_before_anything_runs(tmp_path: Path) -
     assert not (tmp_path / "out").exists()
     with pytest.raises(ValueError, match=r"^jobs must"):
         sweep(plan(), tmp_path / "out", jobs=0)
+
+
+def test_a_foreign_result_among_the_runs_is_refused_in_words(tmp_path: Path) -> None:
+    asked = plan(noise_ratio=[1.0])
+    sweep(asked, tmp_path)
+    (run,) = (tmp_path / "runs").iterdir()
+    (run / "result.json").write_text('{"statement": 5}')
+    with pytest.raises(ValueError, match=r"result.json is not the result of a run"):
+        sweep(asked, tmp_path)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sparsedp.core.validation import check_count
+from typing_extensions import TypeIs
+
+from sparsedp.core.validation import check_count, check_scale
 
 
 @dataclass(frozen=True)
@@ -27,3 +30,18 @@ class TableShape:
     def size(self) -> int:
         """Coordinates of the whole table."""
         return self.rows * self.dim
+
+
+def table_scales(scale: float | Sequence[float], tables: int) -> list[float]:
+    """Return what the rows of each table are multiplied by: one number for all, or one for each."""
+    each = list(scale) if is_one_each(scale) else [scale] * tables
+    if len(each) != tables:
+        raise ValueError(
+            f"table_scale must be one number, or one for each of {tables} tables, got {len(each)}"
+        )
+    return [check_scale("table_scale", one) for one in each]
+
+
+def is_one_each(scale: float | Sequence[float]) -> TypeIs[Sequence[float]]:
+    """Whether a scale says one number for each table."""
+    return isinstance(scale, Sequence) and not isinstance(scale, str)

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from sparsedp.core.tables import table_scales
+from sparsedp.core.validation import check_non_negative
 from sparsedp.data.schema import Schema
-from sparsedp.models.layers import check_sizes, embedding_bag, mlp, table_scales
+from sparsedp.models.layers import check_sizes, embedding_bag, mlp
 
 DIM = 16
 BOTTOM = (64, 32)
@@ -42,8 +44,9 @@ class DLRM(nn.Module):
         self.features = len(vocabulary_sizes)
         sizes = (*vocabulary_sizes, *multi_hot_sizes)
         self.table_scales = table_scales(table_scale, len(sizes))
+        std = check_non_negative("embedding_std", embedding_std)
         self.embeddings = nn.ModuleList(
-            embedding_bag(rows, dim, std=embedding_std / scale)
+            embedding_bag(rows, dim, std=std / scale)
             for rows, scale in zip(sizes, self.table_scales, strict=True)
         )
         self.bottom = mlp([numeric, *bottom, dim], last_relu=True) if numeric else None

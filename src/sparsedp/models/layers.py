@@ -7,8 +7,6 @@ from itertools import pairwise
 
 from torch import nn
 
-from sparsedp.core.validation import check_positive
-
 EMBEDDING_STD = 0.01
 """Rare rows learn little under noise and stay close to their initial values, which should therefore be small."""
 
@@ -42,16 +40,6 @@ def mlp(sizes: Sequence[int], *, last_relu: bool) -> nn.Sequential:
         nn.init.normal_(layers[-2].weight, std=OUTPUT_STD)  # type: ignore[arg-type]
         layers.pop()
     return nn.Sequential(*layers)
-
-
-def table_scales(scale: float | Sequence[float], tables: int) -> list[float]:
-    """Return what the rows of each table are multiplied by: one number for all, or one for each."""
-    scales = list(scale) if isinstance(scale, Sequence) else [scale] * tables
-    if len(scales) != tables:
-        raise ValueError(
-            f"table_scale must be one number, or one for each of {tables} tables, got {len(scales)}"
-        )
-    return [check_positive("table_scale", each) for each in scales]
 
 
 def check_sizes(name: str, sizes: Sequence[int]) -> None:

@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sparsedp.core.criteo import embedding_dim
+from sparsedp.core.tables import table_scales
+from sparsedp.core.validation import check_non_negative
 from sparsedp.data.schema import Schema
-from sparsedp.models.layers import EMBEDDING_STD, check_sizes, embedding, mlp, table_scales
+from sparsedp.models.layers import EMBEDDING_STD, check_sizes, embedding, mlp
 from sparsedp.models.side_by_side import SideBySide, is_plain
 
 HIDDEN = (598, 598, 598, 598)
@@ -53,8 +55,9 @@ class PCTR(nn.Module):
                 f"dims must be one a feature, got {len(dims)} for {len(vocabulary_sizes)} features"
             )
         self.table_scales = table_scales(table_scale, len(dims))
+        std = check_non_negative("embedding_std", embedding_std)
         self.embeddings = nn.ModuleList(
-            embedding(rows, dim, std=embedding_std / scale)
+            embedding(rows, dim, std=std / scale)
             for rows, dim, scale in zip(vocabulary_sizes, dims, self.table_scales, strict=True)
         )
         self.layers = mlp([sum(dims) + numeric, *hidden, 1], last_relu=False)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from sparsedp.core.tables import is_one_each, table_scales
+from sparsedp.core.validation import check_scale
+
 WIDTH = 8
 """Of a row that many examples read."""
 EXAMPLES_PER_COORDINATE = 20
@@ -34,13 +37,10 @@ def scales(scale: float, dims: Sequence[int]) -> list[float]:
 
 def scale_at_full_width(scale: float | Sequence[float], dims: Sequence[int]) -> float:
     """The largest of the tables' scales, each brought to ``WIDTH``; what one number says is for ``WIDTH``."""
-    if not isinstance(scale, Sequence):
-        return scale
-    if len(scale) != len(dims):
-        raise ValueError(
-            f"table_scale: must be one number, or one for each of {len(dims)} tables, got {len(scale)}"
-        )
-    return _rounded(max(each * math.sqrt(dim / WIDTH) for each, dim in zip(scale, dims, strict=True)))
+    if not is_one_each(scale):
+        return check_scale("table_scale", scale)
+    scales = zip(table_scales(scale, len(dims)), dims, strict=True)
+    return _rounded(max((each * math.sqrt(dim / WIDTH) for each, dim in scales), default=1.0))
 
 
 def _rounded(value: float) -> float:

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from sparsedp.accounting import PrivacyStatement
+from sparsedp.core.typed_fields import check_fields
 from sparsedp.runs import RunConfig, RunFolder
 from sparsedp.runs.data_location import RECORD
 from sparsedp.runs.folder import AUDIT
-from sparsedp.runs.result import read_result
+from sparsedp.runs.result import finished_result
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,9 @@ class FinishedRun:
     def read(cls, path: str | Path) -> FinishedRun:
         """From its folder."""
         folder = RunFolder(path)
-        config, result = folder.config(), read_result(folder)
-        if result is None:
-            raise ValueError(f"{path} is not finished; resume it first")
-        record, audit = folder.read_json(RECORD) or {}, folder.read_json(AUDIT)
-        return cls(folder, config, asdict(result), folder.metrics(), record, audit)
+        config, result = folder.config(), finished_result(folder)
+        record = folder.read_json(RECORD) or {}
+        return cls(folder, config, asdict(result), folder.metrics(), record, _read_audit(folder))
 
     @property
     def name(self) -> str:
@@ -54,3 +53,28 @@ class FinishedRun:
         """Rows with noise a step by column of the data, or by table where the run does not know the columns."""
         columns = self.result.get("features") or {}
         return {columns.get(table, table): rows for table, rows in self.result["rows_per_table"].items()}
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """The figures of an audit that a report shows."""
+
+    lower_bound: float
+    confidence: float
+    canaries: int
+    steps: int
+    recorded_epsilon: float | None = None
+    period: int | None = None
+
+
+def _read_audit(folder: RunFolder) -> dict[str, Any] | None:
+    fields = folder.read_json(AUDIT)
+    if fields is None:
+        return None
+    try:
+        check_fields(_Shown(**{name: fields[name] for name in _Shown.__annotations__ if name in fields}))
+        for whose in ("claimed", "copy"):
+            PrivacyStatement.from_dict(fields[whose], whose)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{folder.path}: audit.json is not the audit of a run ({error})") from error
+    return fields

@@ -31,6 +31,7 @@ from sparsedp.runs.click_copy import click_copy
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.folder import AUDIT, RunFolder
 from sparsedp.runs.recorded_cost import period_epsilons, period_result, recorded_epsilon
+from sparsedp.runs.result import finished_result
 from sparsedp.runs.text_config import TextConfig
 from sparsedp.runs.text_copy import text_copy
 
@@ -83,7 +84,10 @@ def refutation(audit: Mapping[str, Any]) -> str | None:
         )
     if bound > min(claimed, of_copy):
         whose = "the run claims" if bound > claimed else "it should have spent"
-        return f"the copy let through epsilon {bound:.4g} or more, and {whose} {min(claimed, of_copy):.4g}"
+        return (
+            f"the copy let through epsilon {bound:.4g} or more, and {whose} {min(claimed, of_copy):.4g} at the same delta, "
+            "adjacency and unit"
+        )
     return None
 
 
@@ -97,12 +101,9 @@ def audit_run(
 ) -> RunAudit:
     """Audit a finished run's configuration and write ``audit.json`` into its folder."""
     began = time.perf_counter()
-    config, result = folder.config(), folder.read_json("result")
-    if result is None:
-        raise ValueError(f"{folder.path} is not finished; resume it first")
-    _refuse_others(config, result)
+    config, result = folder.config(), asdict(finished_result(folder))
+    claimed = _claim(folder, config, result)
     canaries, steps = check_count("canaries", canaries), check_count("steps", steps)
-    claimed = PrivacyStatement(**{**result["statement"], "notes": tuple(result["statement"]["notes"])})
     period = _costliest_period(folder, config, result, claimed.delta)
     training = copy_of(folder, result if period is None else period_result(result, period), canaries, steps)
     scores = training.run(NoiseSource(seed).noise, claimed.delta)
@@ -139,13 +140,23 @@ def _audit(
     )
 
 
-def _refuse_others(config: RunConfig, result: dict[str, Any]) -> None:
-    if not config.method.private or result.get("statement") is None:
+def _claim(folder: RunFolder, config: RunConfig, result: dict[str, Any]) -> PrivacyStatement:
+    """What the run claims; a run whose claim cannot be audited is refused."""
+    if not config.method.private or result["statement"] is None:
         raise ValueError("audit: the run is not private, there is no claim to audit")
-    if not result.get("noise_multiplier" if config.period is None else "period_figures"):
+    claimed = PrivacyStatement.from_dict(result["statement"], "its statement")
+    if claimed.unit != config.unit:
+        raise ValueError(
+            f"audit: {folder.path} is damaged: its settings protect one {config.unit}, its result one {claimed.unit}"
+        )
+    periods = [result] if config.period is None else result["period_figures"] or [{}]
+    if any(figures.get("noise_multiplier") is None for figures in periods):
         raise ValueError(
             "audit: the result does not have the noise of its steps, an earlier version wrote it; train the run again"
         )
+    if not any(figures.get("steps") for figures in periods):
+        raise ValueError("audit: the run took no step, there is nothing to audit")
+    return claimed
 
 
 def _costliest_period(

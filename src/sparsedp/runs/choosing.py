@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from sparsedp.core.tables import TableShape
 from sparsedp.data import ClickData
 from sparsedp.data.schema import Schema
+from sparsedp.models.loading import BUILT_IN
 from sparsedp.models.pctr import check_columns
 from sparsedp.planning.recipes import TABLE_SCALE, Recipe, recipe
 from sparsedp.planning.widths import NARROW, WIDTH, scale_at_full_width, scales, widths
@@ -64,7 +65,8 @@ def choose(config: RunConfig, data: ClickData, *, processes: bool = False) -> Ch
     every_step = processes or config.period is not None or config.table_optimizer not in (None, "sgd")
     selects = every_step if config.algorithm is None else config.method.private and not config.method.dense
     options = _model_options(config, data.schema, population.examples if selects else None)
-    tables = tables_of(data.schema, options)
+    of_tables = options if config.model in BUILT_IN else {}
+    tables = tables_of(data.schema, of_tables)
     made = recipe(
         examples=population.examples,
         units=population.users,
@@ -80,10 +82,10 @@ def choose(config: RunConfig, data: ClickData, *, processes: bool = False) -> Ch
         max_grad_norm=config.max_grad_norm,
         optimizer=config.optimizer or "adam",
         table_optimizer=config.table_optimizer or "sgd",
-        table_scale=scale_at_full_width(options.get("table_scale", 1.0), [table.dim for table in tables]),
+        table_scale=scale_at_full_width(of_tables.get("table_scale", 1.0), [table.dim for table in tables]),
     )
     offered: dict[str, Any] = {**made.settings(), "model_options": options}
-    if every_step or config.model not in ("pctr", "dlrm"):
+    if every_step or config.model not in BUILT_IN:
         offered.pop("calibration_mu")
         offered.pop("read_share_mu")
     if config.learning_rate is not None:
@@ -115,10 +117,9 @@ def tables_of(schema: Schema, options: dict[str, Any]) -> list[TableShape]:
     """The tables that a click model has for this schema."""
     sizes = [*schema.vocabulary_sizes, *(feature.rows for feature in schema.multi_hot)]
     widths = options.get("dims") or [options.get("dim", WIDTH)] * len(sizes)
-    if len(widths) != len(sizes):
-        raise ValueError(
-            f"model_options: dims must be one width a table, got {len(widths)} for {len(sizes)} tables"
-        )
+    if not isinstance(widths, list | tuple) or len(widths) != len(sizes):
+        got = len(widths) if isinstance(widths, list | tuple) else repr(widths)
+        raise ValueError(f"model_options: dims must be one width a table, got {got} for {len(sizes)} tables")
     return [
         TableShape(f"table-{number}", rows, width)
         for number, (rows, width) in enumerate(zip(sizes, widths, strict=True), start=1)
@@ -157,7 +158,7 @@ def _model_options(config: RunConfig, schema: Schema, examples: int | None) -> d
 
     ``examples``: how many there are where rows are selected, which makes rows that few of them read narrow.
     """
-    if config.model not in ("pctr", "dlrm"):
+    if config.model not in BUILT_IN:
         return dict(config.model_options)
     if config.model == "pctr":
         check_columns(schema)

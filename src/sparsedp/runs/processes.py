@@ -16,7 +16,7 @@ from sparsedp.runs.config import RunConfig
 from sparsedp.runs.distributed_trainer import DistributedTrainer
 from sparsedp.runs.evaluation import evaluate
 from sparsedp.runs.folder import RunFolder
-from sparsedp.runs.result import Diverged, Result, finish_run, read_result
+from sparsedp.runs.result import Diverged, Result, finish_run, read_failure, read_result
 from sparsedp.runs.run_stats import RunStats
 from sparsedp.runs.setup import RunSetup
 from sparsedp.runs.sources import features_of, split
@@ -81,9 +81,9 @@ def _run(folder: RunFolder, processes: int, quiet: bool) -> Result:
         ]
         environment = {"OMP_NUM_THREADS": "1", **os.environ, "TORCHELASTIC_ERROR_FILE": os.devnull}
         code = _launch(command, environment)
-        finished, failed = read_result(folder), folder.read_json("failed")
+        finished, failed = read_result(folder), read_failure(folder)
         if failed is not None:
-            raise Diverged(f"{folder.path}: {failed['reason']}")
+            raise failed
         if finished is None:
             raise OSError(
                 f"the processes ended with code {code}, see their messages above; steps that were charged stay "

@@ -18,7 +18,7 @@ from sparsedp.core.arrays import F64, I64
 from sparsedp.core.counts import SparseCounts
 from sparsedp.data import ClickData
 from sparsedp.mechanisms import gaussian, gaussian_event
-from sparsedp.planning.widths import scale_at_full_width
+from sparsedp.planning.widths import WIDTH
 from sparsedp.randomness import Stream
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.optimizers import trained_tables
@@ -94,9 +94,8 @@ def lower_rates(tables: Optimizer, shares: Sequence[float], scales: Sequence[flo
     """
     for group, share, scale in zip(tables.param_groups, shares, scales, strict=True):
         (table,) = group["params"]
-        group["lr"] = min(
-            group["lr"], MOST_RATE / (scale_at_full_width([scale], table.shape[1:]) ** 2 * share)
-        )
+        moved = scale**2 * table.shape[1] / WIDTH
+        group["lr"] = min(group["lr"], MOST_RATE / (moved * share))
 
 
 def _zeros(rows: int, examples: int) -> F64 | SparseCounts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import nn
 
 from sparsedp.accounting import PrivacyStatement
 from sparsedp.core.typed_fields import check_fields
+from sparsedp.core.validation import check_count, check_finite, check_positive
 from sparsedp.runs.evaluation import Evaluation
 from sparsedp.runs.folder import RunFolder
 from sparsedp.runs.optimizers import trained_tables
@@ -82,11 +84,40 @@ def read_result(folder: RunFolder) -> Result | None:
     try:
         result = Result(**{**fields, **_undefined(fields)})
         check_fields(result)
+        _check_figures(asdict(result))
+        for figures in result.period_figures or ():
+            _check_figures(figures)
         if result.statement is not None:
             PrivacyStatement.from_dict(result.statement, "its statement")
-    except (TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{folder.path}: result.json is not the result of a run ({error})") from error
     return result
+
+
+def finished_result(folder: RunFolder) -> Result:
+    """The figures of a run that must be finished."""
+    result = read_result(folder)
+    if result is None:
+        raise ValueError(f"{folder.path} is not finished; resume it first")
+    return result
+
+
+def read_failure(folder: RunFolder) -> Diverged | None:
+    """The error that a run which diverged ended with; None of other runs."""
+    failed = folder.read_json("failed")
+    return None if failed is None else Diverged(f"{folder.path}: {failed.get('reason', 'the run failed')}")
+
+
+def _check_figures(figures: Mapping[str, Any]) -> None:
+    """Refuse numbers that no run, or period of a stream, can have."""
+    check_count("training_rows", figures["training_rows"])
+    check_count("steps", figures["steps"], minimum=0)
+    for name in ("planned_steps", "lost_steps"):
+        check_count(name, figures.get(name) or 0, minimum=0)
+    if figures.get("noise_multiplier") is not None:
+        check_positive("noise_multiplier", figures["noise_multiplier"])
+    if figures.get("threshold") is not None:
+        check_finite("threshold", figures["threshold"])
 
 
 def _undefined(fields: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.data_location import locate_data
 from sparsedp.runs.folder import RunFolder
-from sparsedp.runs.result import Diverged, Result, read_result
+from sparsedp.runs.result import Diverged, Result, read_failure, read_result
 from sparsedp.runs.streaming import resume_stream, stream
 from sparsedp.runs.training import OnProgress, resume_training, train
 
@@ -26,8 +26,8 @@ def resume(path: str | Path, on_progress: OnProgress | None = None, *, run_data:
         locate_data(folder, run_data)  # and remember it
     if finished is not None:
         return finished
-    failed = folder.read_json("failed")
+    failed = read_failure(folder)
     if failed is not None:
-        raise Diverged(f"{folder.path}: {failed.get('reason', 'the run failed')}; start a new run")
+        raise Diverged(f"{failed}; start a new run")
     finish = resume_training if config.period is None else resume_stream
     return finish(folder, on_progress)

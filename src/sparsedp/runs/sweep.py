@@ -22,7 +22,7 @@ from sparsedp.core.durable import replace_file
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.folder import RunFolder
 from sparsedp.runs.plain_yaml import read_yaml
-from sparsedp.runs.result import Diverged
+from sparsedp.runs.result import Diverged, read_result
 
 RESULTS = "results.parquet"
 _FIGURES = {
@@ -172,8 +172,8 @@ def gather(configs: Sequence[RunConfig], folder: Path) -> pl.DataFrame:
     records = []
     for config in configs:
         run = RunFolder(folder / run_name(config))
-        result = run.read_json("result")
-        if result is not None:
+        if read_result(run) is not None:
+            result = run.read_json("result") or {}
             chosen = run.config().model_dump(mode="json")
             settings = {k: v for k, v in chosen.items() if not isinstance(v, dict)}
             figures = {column: result.get(name) for column, name in _FIGURES.items()}
