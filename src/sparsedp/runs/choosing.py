@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from sparsedp.core.tables import TableShape
 from sparsedp.data import ClickData
@@ -73,7 +76,7 @@ def choose(config: RunConfig, data: ClickData, *, processes: bool = False) -> Ch
         rows_per_unit=population.rows_per_user,
         sample=config.user_sampling,
         tables=tables,
-        epsilon=config.epsilon,
+        epsilon=None if config.epsilon is None else config.epsilon / math.sqrt(population.in_sequence),
         delta=None if config.epsilon is None else config.delta_for(population.protected),
         released="steps" if every_step else "final",
         algorithm=config.algorithm,
@@ -133,24 +136,29 @@ class _Population(NamedTuple):
     users: int | None = None
     """Where users are protected."""
     rows_per_user: int = 1
+    all_users: int | None = None
+    """Of all periods of a stream that protects users."""
+    in_sequence: int = 1
+    """How many periods share epsilon: together they cost about the square root of this times what one does."""
 
     @property
     def protected(self) -> int:
         """How many the guarantee is for."""
-        return self.examples if self.users is None else self.users
+        return self.all_users or self.users or self.examples
 
 
 def _training_rows(config: RunConfig, data: ClickData) -> _Population:
-    if config.period is not None:
-        return _Population(min(len(period) for period in split_periods(config, data)[0]))
     user_sampler(config, data)  # refuses data without users
-    training = split(config, data)[0]
+    periods = [split(config, data)[0]] if config.period is None else split_periods(config, data)[0]
+    training = min(periods, key=len)
     if not len(training):
         raise ValueError(NOTHING_TO_TRAIN_ON)
     sampler = user_sampler(config, training)
     if sampler is None:
         return _Population(len(training))
-    return _Population(len(sampler), sampler.users, sampler.rows_per_user)
+    assert all(isinstance(period, ClickData) for period in periods)
+    all_users = np.unique(np.concatenate([period.user for period in periods])).size
+    return _Population(len(sampler), sampler.users, sampler.rows_per_user, all_users, len(periods))
 
 
 def _model_options(config: RunConfig, schema: Schema, examples: int | None) -> dict[str, Any]:
