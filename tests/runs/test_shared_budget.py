@@ -124,9 +124,7 @@ def distinguished(found: SharedBudget, claimed: float, delta: float) -> AuditRes
             total += user * drawn + noise * rng.standard_normal(runs)
         return total
 
-    return audit(
-        released, (1, 0), runs=2_000_000, delta=delta, claimed=claimed, stream=NoiseSource(3).noise
-    )
+    return audit(released, (1, 0), runs=2_000_000, delta=delta, claimed=claimed, stream=NoiseSource(3).noise)
 
 
 def test_the_price_of_the_costliest_period_is_refuted(visits: ClickData) -> None:

@@ -13,8 +13,20 @@ import torch
 from safetensors.torch import load_file
 from support.visits import ROWS_PER_USER, prepare_visits, visits_config
 
-from sparsedp.accounting import EpsilonCap, Ledger, PrivacyStatement, TradeOffCurve, epsilon_of, trade_off_curve
-from sparsedp.accounting.events import DpEvent, GaussianDpEvent, MixtureOfGaussiansDpEvent, PoissonSampledDpEvent
+from sparsedp.accounting import (
+    EpsilonCap,
+    Ledger,
+    PrivacyStatement,
+    TradeOffCurve,
+    epsilon_of,
+    trade_off_curve,
+)
+from sparsedp.accounting.events import (
+    DpEvent,
+    GaussianDpEvent,
+    MixtureOfGaussiansDpEvent,
+    PoissonSampledDpEvent,
+)
 from sparsedp.data import ClickData
 from sparsedp.runs import RunFolder, resume, start, stream, streaming, trainer
 from sparsedp.runs.choosing import choose
@@ -59,7 +71,9 @@ def test_all_periods_are_one_composition(sample: str, visits: Path, tmp_path: Pa
     assert statement.delta == 1 / (10 * np.unique(data.user[data.time < 3]).size)
     assert (statement.unit, statement.adjacency) == ("user", "add-or-remove-one")
     assert statement.released == "the model after every step of every period"
-    assert statement.notes[0].startswith("3 periods: a user may have rows in each of them, so the periods compose in")
+    assert statement.notes[0].startswith(
+        "3 periods: a user may have rows in each of them, so the periods compose in"
+    )
     events = spent(tmp_path / "run")
     kind = PoissonSampledDpEvent if sample == "users" else MixtureOfGaussiansDpEvent
     assert all(isinstance(event, kind) for event, _ in events)
@@ -184,7 +198,9 @@ def test_steps_that_crashes_took_are_not_taken_from_later_periods(
         stream(asked, tmp_path / "broken", stop_at(2))
     first = int(whole.period_figures[0]["steps"])
     with pytest.raises(KeyboardInterrupt):
-        resume(tmp_path / "broken", stop_at(first - 2 + 2))  # the rest of period 0, then two steps of period 1
+        resume(
+            tmp_path / "broken", stop_at(first - 2 + 2)
+        )  # the rest of period 0, then two steps of period 1
     found = resume(tmp_path / "broken")
     assert spent(tmp_path / "broken") == spent(tmp_path / "whole")
     assert (found.steps, found.planned_steps, found.lost_steps) == (whole.steps - 2, whole.steps, 2)
@@ -254,13 +270,47 @@ def test_lost_counts_are_paid_from_the_same_epsilon(
         patched.setattr(streaming, "write_state", dies)
         for _ in range(times):
             with pytest.raises(KeyboardInterrupt):
-                stream(asked, tmp_path / "run") if not (tmp_path / "run").exists() else resume(tmp_path / "run")
+                stream(asked, tmp_path / "run") if not (tmp_path / "run").exists() else resume(
+                    tmp_path / "run"
+                )
     found = resume(tmp_path / "run")
     assert dict(spent(tmp_path / "run"))[COUNT] == times + 1
     assert found.statement is not None
     assert found.statement["epsilon"] <= 4.0
     assert found.steps < (found.planned_steps or 0)
     assert "which is a cap" in (found.stopped or "")
+
+
+@pytest.mark.parametrize("when", ["counted", "between periods", "in a period"])
+def test_a_ledger_that_lost_what_was_spent_is_refused(
+    when: str, visits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whenever the run was broken: a new ledger would forget earlier periods."""
+
+    def dies(*_arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    if when == "between periods":
+        monkeypatch.setattr(streaming._State, "save", then(streaming._State.save, dies))
+    elif when == "counted":
+        monkeypatch.setattr(streaming._State, "save", dies)
+    else:
+        monkeypatch.setattr(PrivateTrainer, "statement", dies)
+    asked = visits_config(visits, "fest" if when == "counted" else "dp-sgd")
+    with pytest.raises(KeyboardInterrupt):
+        stream(asked, tmp_path / "run")
+    monkeypatch.undo()
+    RunFolder(tmp_path / "run").ledger.unlink()
+    with pytest.raises(ValueError, match=r"does not hold the .* bytes that were noted"):
+        resume(tmp_path / "run")
+
+
+def then(first: Callable[..., None], second: Callable[..., None]) -> Callable[..., None]:
+    def both(*arguments: Any) -> None:
+        first(*arguments)
+        second()
+
+    return both
 
 
 def test_a_shared_ledger_holds_all_runs(visits: Path, tmp_path: Path) -> None:
@@ -308,8 +358,14 @@ def test_what_is_left_open_is_chosen_for_the_users_of_a_period(visits: Path) -> 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"algorithm": "lazy"}, "algorithm lazy releases the final model only; streaming releases every period's"),
-        ({"rows_per_user": ROWS_PER_USER + 1}, "rows_per_user: 9 of a user were requested, and the data was cut to 8"),
+        (
+            {"algorithm": "lazy"},
+            "algorithm lazy releases the final model only; streaming releases every period's",
+        ),
+        (
+            {"rows_per_user": ROWS_PER_USER + 1},
+            "rows_per_user: 9 of a user were requested, and the data was cut to 8",
+        ),
         ({"calibration_mu": 0.1}, "calibration_mu: is for private runs that are not streaming"),
         ({"train_periods": 4}, "train_periods must leave a period to evaluate on"),
     ],
@@ -330,5 +386,7 @@ def test_data_without_users_is_refused(tmp_path: Path) -> None:
 
 def test_steps_that_are_not_one_release_are_refused_for_capped_users(visits: Path, tmp_path: Path) -> None:
     asked = visits_config(visits, "sparse-vector", user_sampling="rows", rows=5)
-    with pytest.raises(ValueError, match="is not one Gaussian release, which sampling rows of capped users needs"):
+    with pytest.raises(
+        ValueError, match="is not one Gaussian release, which sampling rows of capped users needs"
+    ):
         stream(asked, tmp_path / "run")

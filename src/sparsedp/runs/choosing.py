@@ -6,8 +6,6 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from sparsedp.core.tables import TableShape
 from sparsedp.data import ClickData
 from sparsedp.data.schema import Schema
@@ -19,7 +17,7 @@ from sparsedp.runs.config import Choices, RunConfig
 from sparsedp.runs.data_location import fit_to_data
 from sparsedp.runs.sources import NOTHING_TO_TRAIN_ON, check_split, open_data, split, split_periods
 from sparsedp.runs.text_config import TextConfig
-from sparsedp.runs.users import user_sampler
+from sparsedp.runs.users import user_sampler, users_of
 
 HIDDEN = (64, 32)
 """A small network: noise on every weight of a large one would cost more than its size gives."""
@@ -137,7 +135,7 @@ class _Population(NamedTuple):
     """Where users are protected."""
     rows_per_user: int = 1
     all_users: int | None = None
-    """Of all periods of a stream that protects users."""
+    """Of all periods together."""
     in_sequence: int = 1
     """How many periods share epsilon: together they cost about the square root of this times what one does."""
 
@@ -156,9 +154,7 @@ def _training_rows(config: RunConfig, data: ClickData) -> _Population:
     sampler = user_sampler(config, training)
     if sampler is None:
         return _Population(len(training))
-    assert all(isinstance(period, ClickData) for period in periods)
-    all_users = np.unique(np.concatenate([period.user for period in periods])).size
-    return _Population(len(sampler), sampler.users, sampler.rows_per_user, all_users, len(periods))
+    return _Population(len(sampler), sampler.users, sampler.rows_per_user, users_of(periods), len(periods))
 
 
 def _model_options(config: RunConfig, schema: Schema, examples: int | None) -> dict[str, Any]:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from sparsedp.accounting import EpsilonCap, PrivacyStatement, calibrate
 from sparsedp.accounting.events import ComposedDpEvent, DpEvent, SelfComposedDpEvent
 from sparsedp.data import ClickData
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.cost import unseen_selection
-from sparsedp.runs.users import loader_of, population, user_sampler
+from sparsedp.runs.users import loader_of, population, user_sampler, users_of
 from sparsedp.training.step_config import StepConfig, sampling_of, total_steps, unit_of
 
 EVERY_PERIOD = "the model after every step of every period"
@@ -82,7 +80,7 @@ def shared_budget(
         return None
     assert config.epsilon is not None
     plans = [_plan(config, period, number) for number, period in enumerate(periods)]
-    delta = config.delta_for(np.unique(np.concatenate([period.user for period in periods])).size)
+    delta = config.delta_for(users_of(periods))
     sigma = calibrate(
         target_epsilon=config.epsilon,
         target_delta=delta,

@@ -77,6 +77,8 @@ class _State:
     """Buffers that training passes changed without noise."""
     rule: dict[str, Any] = field(default_factory=dict)
     """What the selection rule keeps from step to step, across periods: outputs of the mechanism."""
+    mark: str | None = None
+    """How far the ledger was, where the periods share one: it must still hold all that."""
 
     def share(self, budget: SharedBudget | None) -> BudgetShare | None:
         """What the next period has of a budget that all share."""
@@ -102,7 +104,11 @@ class _State:
             model.load_state_dict(state["module"])
             rows.restore(state["rows"])
             torch.set_rng_state(state["torch_rng"])
-            state.setdefault("figures", [])  # an earlier version saved none, and the result will have none
+            state = {
+                "figures": [],
+                "mark": None,
+                **state,
+            }  # an earlier version saved none, and the result will have none
             fields = {name: state[name] for name in vars(cls()) if name != "run_stats"}
             return cls(**fields, run_stats=RunStats.from_record(state["run_stats"]))
 
@@ -115,6 +121,8 @@ def _run(setup: RunSetup, on_progress: OnProgress | None) -> Result:
     budget = shared_budget(config, training, rows.events)
     state = _State.load(folder.checkpoint, model, rows) if folder.checkpoint.exists() else _State()
     _take_counts(folder, state, rows)
+    if state.mark is not None:
+        _period_ledger(setup, state.period).require_mark(state.mark)
     folder.discard_after(state.run_stats.steps)
     following = [*training[1:], later[0]]
     for number in range(state.period, len(training)):
@@ -126,6 +134,7 @@ def _run(setup: RunSetup, on_progress: OnProgress | None) -> Result:
             statement, state.rule = trainer.statement(), trainer.rule_state()
             if isinstance(trainer, PrivateTrainer):
                 state.figures.append(_figures(trainer, len(training[number]), planned))
+                state.mark = _shared_mark(config, trainer.ledger)
         state.statements += [] if statement is None else [statement.to_dict()]
         state.next_auc.append(evaluate(model, following[number]).auc)
         state.period = number + 1
@@ -187,6 +196,11 @@ def _period_ledger(setup: RunSetup, number: int) -> Ledger:
     return open_ledger(setup.config, folder.ledger, f"{setup.folder.run_name}, period {number}")
 
 
+def _shared_mark(config: RunConfig, ledger: Ledger | None) -> str | None:
+    """How far a ledger is that all periods share."""
+    return ledger.mark if config.unit == "user" and ledger is not None else None
+
+
 def _count_rows(
     setup: RunSetup, state: _State, rows: _PeriodRows, number: int, budget: SharedBudget | None
 ) -> None:
@@ -205,8 +219,9 @@ def _count_rows(
         with suppress(BudgetExceeded), _period_ledger(setup, each) as ledger:
             ledger.spend(rows.event, cap=cap)
             rows.add_noisy(counts)
-            state.counted = each + 1
-            write_state({"counted": state.counted, "rows": rows.state()}, setup.folder.choice)
+            state.counted, state.mark = each + 1, _shared_mark(config, ledger)
+            saved = {"counted": state.counted, "rows": rows.state(), "mark": state.mark}
+            write_state(saved, setup.folder.choice)
     if to_count:
         state.save(setup.folder.checkpoint, setup.model, rows)
 
@@ -223,7 +238,7 @@ def _take_counts(folder: RunFolder, state: _State, rows: _PeriodRows) -> None:
     with whole_state(folder.choice):
         if saved["counted"] > state.counted:
             rows.restore(saved["rows"])
-            state.counted = saved["counted"]
+            state.counted, state.mark = saved["counted"], saved.get("mark")
 
 
 def _finish(setup: RunSetup, state: _State, training: list[ClickData], evaluation: Evaluation) -> Result:
