@@ -164,11 +164,11 @@ def _copied_period(folder: RunFolder, config: RunConfig, result: dict[str, Any],
     """Of a stream, the period with steps whose own records cost most at the delta of the claim; of users, with most steps."""
     if config.period is None:
         return None
-    steps = [figures["steps"] for figures in result["period_figures"]]
     if config.unit == "user":
-        return int(np.argmax(steps))
+        return int(np.argmax([figures["steps"] for figures in result["period_figures"]]))
     costs = period_epsilons(folder, config, result, delta)
-    return int(np.argmax(np.where(np.array(steps) > 0, costs, -1.0)))
+    has_steps = [figures["steps"] > 0 for figures in result["period_figures"]]
+    return int(np.argmax(np.where(has_steps, costs, -1.0)))
 
 
 def why_period(claimed: Mapping[str, Any]) -> str:
