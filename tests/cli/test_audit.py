@@ -7,6 +7,7 @@ import pytest
 import torch
 from support.command_line import assert_refused, invoke
 from support.runs import config
+from support.visits import prepare_visits, visits_config
 
 from sparsedp.runs import stream, train
 
@@ -73,6 +74,13 @@ def test_of_a_stream_it_is_said_which_period_was_audited(tmp_path: Path) -> None
     assert result.exit_code == 0, (result.output, result.exception)
     period = json.loads((tmp_path / "run" / "audit.json").read_text())["period"]
     assert f"a copy of period {period}, counted from 0, whose records cost most" in result.stdout
+
+
+def test_of_a_stream_of_users_the_claim_is_for_all_periods(tmp_path: Path) -> None:
+    stream(visits_config(prepare_visits(tmp_path)), tmp_path / "run")
+    result = invoke("audit", tmp_path / "run", "--canaries", "40", "--steps", "1", "--seed", "1")
+    assert result.exit_code == 0, (result.output, result.exception)
+    assert "counted from 0, the one of most steps (a user may have rows in all periods" in result.stdout
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,11 @@ from pathlib import Path
 import torch
 from support.command_line import assert_refused, invoke
 from support.runs import config
+from support.visits import prepare_visits, visits_config
 
+from sparsedp.accounting import Ledger, epsilon_of
+from sparsedp.report import FinishedRun
+from sparsedp.report.joint import joint_costs
 from sparsedp.runs import RunFolder, stream, train
 
 torch.set_num_threads(1)
@@ -20,6 +24,21 @@ def test_a_run_a_stream_and_both_compared(tmp_path: Path) -> None:
         assert result.exit_code == 0, result.exception
         assert str(out) in result.stdout.replace("\n", "")
         assert "add-or-remove-one" in out.read_text()
+
+
+def test_a_stream_of_users_and_another_run_are_one_composition(tmp_path: Path) -> None:
+    """All periods of it, not the costliest."""
+    data = prepare_visits(tmp_path)
+    stream(visits_config(data), tmp_path / "stream")
+    train(visits_config(data, period=None), tmp_path / "run")
+    paths = [tmp_path / "stream", tmp_path / "run"]
+    result = invoke("report", *paths, "--out", tmp_path / "r.html")
+    assert result.exit_code == 0, result.exception
+    assert "a user may have rows in each of them" in (tmp_path / "r.html").read_text()
+    (joint,) = joint_costs([FinishedRun.read(path) for path in paths])
+    events = [event for path in paths for event in Ledger.read(RunFolder(path).ledger).events()]
+    assert joint.statement is not None
+    assert joint.statement.epsilon == epsilon_of(events, joint.statement.delta) > 4.0
 
 
 def test_unfinished_and_missing_runs_are_one_line(tmp_path: Path) -> None:

@@ -11,7 +11,9 @@ import torch
 from support.copies import audited, result_of
 from support.language import write_model, write_reviews
 from support.runs import config, result
+from support.visits import prepare_visits, visits_config
 
+from sparsedp.accounting import Ledger, epsilon_of
 from sparsedp.accounting.pld.composition import tolerance
 from sparsedp.data import ClickData, Columns, HashRule, Label, Table, prepare
 from sparsedp.data.schema import Schema
@@ -189,6 +191,27 @@ def test_of_a_stream_the_period_that_cost_most_is_copied(streamed: RunFolder, tm
     found = audit_run(changed, canaries=20, steps=2, seed=1)
     assert found.period != 2
     assert found.refutation is not None, "it was charged all the same"
+
+
+@pytest.mark.parametrize(("frequencies", "sample"), [("running", "users"), ("first", "rows")])
+def test_of_a_stream_of_users_the_longest_period_is_copied(
+    frequencies: str, sample: str, tmp_path: Path
+) -> None:
+    """Its bound and the cost of the whole ledger are compared with the claim; the costliest period's price is refuted."""
+    data = prepare_visits(tmp_path)
+    asked = visits_config(data, "fest", frequencies=frequencies, user_sampling=sample, epochs=2)
+    stream(asked, tmp_path / "run")
+    run = RunFolder(tmp_path / "run")
+    found = audit_run(run, canaries=40, steps=3, seed=1)
+    steps = [figures["steps"] for figures in (run.read_json("result") or {})["period_figures"]]
+    assert found.period == steps.index(max(steps))
+    assert found.refutation is None
+    assert found.claimed["unit"] == found.copy["unit"] == "user"
+    assert found.recorded_epsilon == pytest.approx(found.claimed["epsilon"], rel=1e-3)
+    one = max(
+        epsilon_of([each], found.claimed["delta"]) for each in Ledger.read(run.ledger).events() if each[1] > 1
+    )
+    assert audit_run(edited(run, tmp_path / "one", one), canaries=20, steps=1, seed=1).refutation is not None
 
 
 def test_runs_that_cannot_be_audited_are_refused_by_reason(run: RunFolder, tmp_path: Path) -> None:

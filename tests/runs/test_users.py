@@ -90,7 +90,6 @@ def test_the_sampler_is_that_of_the_settings(visits: Path) -> None:
             {"expected_batch_size": 61},
             "expected_batch_size: 61 users a step were requested, and there are 60",
         ),
-        ({"period": 3}, "period: a user may have rows in every period"),
         ({"unit": "example", "rows_per_user": 3}, "rows_per_user: belongs to unit user"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from support.clicks import clicks, make, train
@@ -11,6 +13,7 @@ from torch.optim import Optimizer
 import sparsedp as sdp
 from sparsedp.accounting import (
     BudgetExceeded,
+    EpsilonCap,
     GaussianDpEvent,
     Ledger,
     PoissonSampledDpEvent,
@@ -212,3 +215,19 @@ def test_the_step_is_paid_before_any_noise_is_drawn(monkeypatch: pytest.MonkeyPa
         assert [name for name, _ in drawn].count("draw_survivors") == 2
         assert engine.events()[0][1] == 2
         monkeypatch.undo()
+
+
+@pytest.mark.parametrize("on_ledger", [False, True])
+def test_a_given_noise_stays_within_a_cap(on_ledger: bool, tmp_path: Path) -> None:
+    """What the ledger has under the run's name counts too: here, a count."""
+    step, count = PoissonSampledDpEvent(0.1, GaussianDpEvent(1.0)), GaussianDpEvent(5.0)
+    spent = [(count, 1)] if on_ledger else []
+    cap = EpsilonCap(epsilon_of([*spent, (step, 6)], 1e-5), 1e-5, planned_steps=6)
+    ledger = Ledger.open(tmp_path / "run.ledger") if on_ledger else None
+    if ledger is not None:
+        ledger.spend(count)
+    engine, private = make(engine=sdp.PrivacyEngine(ledger=ledger), selection=sdp.DPSGD(), cap=cap)
+    with pytest.raises(BudgetExceeded, match="which is a cap"):
+        train(private, 10)
+    assert engine.epsilon(1e-5) <= cap.target_epsilon
+    assert 5 <= private.optimizer.steps_taken <= 6

@@ -102,20 +102,22 @@ def _in_words(found: RunAudit, path: Path) -> str:
         f"audited: epsilon >= {found.lower_bound:.3g} at delta {of_copy.delta:.3g}, {of_copy.adjacency} adjacency, unit: "
         f"{of_copy.unit}, released: {of_copy.released}; confidence {found.confidence:g} (>= "
         f"{found.gaussian_lower_bound:.3g} if the training is Gaussian DP)\n"
-        f"how: one training of a copy{_of_period(found.period)} with {found.canaries:,} canaries, {found.steps:,} steps, "
+        f"how: one training of a copy{_of_period(found)} with {found.canaries:,} canaries, {found.steps:,} steps, "
         f"which may spend epsilon {of_copy.epsilon:.3g} of the same kind; the best attack looked at {_SEEN[found.attack]}; "
         f"{found.seconds:.0f} s. A bound below the claim does not prove the claim.\n"
         f"written: {path / 'audit.json'}"
     )
 
 
-def _of_period(period: int | None) -> str:
-    if period is None:
+def _of_period(found: RunAudit) -> str:
+    from sparsedp.runs.auditing import why_period
+
+    if found.period is None:
         return ""
-    return (
-        f" of period {period}, counted from 0, whose records cost most (each example is in one period, and the claim is for "
-        "each of them)"
-    )
+    claim = "each example is in one period, and the claim is for each of them"
+    if found.claimed["unit"] == "user":
+        claim = "a user may have rows in all periods, and the claim is for all of them together"
+    return f" of period {found.period}, counted from 0, {why_period(found.claimed)} ({claim})"
 
 
 def _chosen(only: list[str] | None) -> list[Auditable]:

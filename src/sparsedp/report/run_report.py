@@ -81,11 +81,14 @@ def _figures(epsilon: float, delta: float, unit: str, audit: Mapping[str, Any] |
 
 def _audit_words(audit: Mapping[str, Any]) -> str:
     """What the audited lower bound means, and how it was found."""
-    from sparsedp.runs.auditing import refutation  # with torch, which a report of other runs does not need
+    from sparsedp.runs.auditing import (
+        refutation,
+        why_period,
+    )  # with torch, which a report of other runs does not need
 
     copy = audit["copy"]
     period = audit.get("period")
-    of_period = "" if period is None else f" in period {period}, whose records cost most,"
+    of_period = "" if period is None else f" in period {period}, {why_period(audit['claimed'])},"
     refuted = refutation(audit)
     verdict = (
         f"The audit refutes the claim: {refuted}."

@@ -7,7 +7,8 @@ Nothing of the run's data is read: all examples are made up from its schema (of 
 audit costs no privacy.
 
 A stream claims its epsilon for every example, and an example is in one period: the copy is of the period whose own records
-cost most, as if it had been the whole run, and its bound is compared with the claim of the stream.
+cost most, as if it had been the whole run, and its bound is compared with the claim of the stream. Of a stream that protects
+users it is of the period with the most steps: these are a part of what the stream spends on a user.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class RunAudit:
     recorded_epsilon: float | None = None
     """What the run's own noise, sampling rate, steps and one-off events cost at its delta (``recorded_epsilon``)."""
     period: int | None = None
-    """Of a stream: which of its training periods, from 0, was copied; the one whose records cost most."""
+    """Of a stream: which of its training periods, from 0, was copied (``why_period``)."""
 
     @property
     def refutation(self) -> str | None:
@@ -104,7 +105,7 @@ def audit_run(
     config, result = folder.config(), asdict(finished_result(folder))
     claimed = _claim(folder, config, result)
     canaries, steps = check_count("canaries", canaries), check_count("steps", steps)
-    period = _costliest_period(folder, config, result, claimed.delta)
+    period = _copied_period(folder, config, result, claimed.delta)
     training = copy_of(folder, result if period is None else period_result(result, period), canaries, steps)
     scores = training.run(NoiseSource(seed).noise, claimed.delta)
     found = replace(
@@ -159,15 +160,20 @@ def _claim(folder: RunFolder, config: RunConfig, result: dict[str, Any]) -> Priv
     return claimed
 
 
-def _costliest_period(
-    folder: RunFolder, config: RunConfig, result: dict[str, Any], delta: float
-) -> int | None:
-    """Of a stream, the period with steps whose own records cost most at the delta of the claim."""
+def _copied_period(folder: RunFolder, config: RunConfig, result: dict[str, Any], delta: float) -> int | None:
+    """Of a stream, the period with steps whose own records cost most at the delta of the claim; of users, with most steps."""
     if config.period is None:
         return None
+    if config.unit == "user":
+        return int(np.argmax([figures["steps"] for figures in result["period_figures"]]))
     costs = period_epsilons(folder, config, result, delta)
     has_steps = [figures["steps"] > 0 for figures in result["period_figures"]]
     return int(np.argmax(np.where(has_steps, costs, -1.0)))
+
+
+def why_period(claimed: Mapping[str, Any]) -> str:
+    """Why the copied period of a stream with this claim was the one, in words."""
+    return "the one of most steps" if claimed["unit"] == "user" else "whose records cost most"
 
 
 def copy_of(folder: RunFolder, result: dict[str, Any], canaries: int, steps: int) -> CanaryTraining:

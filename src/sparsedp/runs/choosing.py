@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from sparsedp.runs.config import Choices, RunConfig
 from sparsedp.runs.data_location import fit_to_data
 from sparsedp.runs.sources import NOTHING_TO_TRAIN_ON, check_split, open_data, split, split_periods
 from sparsedp.runs.text_config import TextConfig
-from sparsedp.runs.users import user_sampler
+from sparsedp.runs.users import user_sampler, users_of
 
 HIDDEN = (64, 32)
 """A small network: noise on every weight of a large one would cost more than its size gives."""
@@ -73,7 +74,7 @@ def choose(config: RunConfig, data: ClickData, *, processes: bool = False) -> Ch
         rows_per_unit=population.rows_per_user,
         sample=config.user_sampling,
         tables=tables,
-        epsilon=config.epsilon,
+        epsilon=None if config.epsilon is None else config.epsilon / math.sqrt(population.in_sequence),
         delta=None if config.epsilon is None else config.delta_for(population.protected),
         released="steps" if every_step else "final",
         algorithm=config.algorithm,
@@ -133,24 +134,27 @@ class _Population(NamedTuple):
     users: int | None = None
     """Where users are protected."""
     rows_per_user: int = 1
+    all_users: int | None = None
+    """Of all periods together."""
+    in_sequence: int = 1
+    """How many periods share epsilon: together they cost about the square root of this times what one does."""
 
     @property
     def protected(self) -> int:
         """How many the guarantee is for."""
-        return self.examples if self.users is None else self.users
+        return self.all_users or self.users or self.examples
 
 
 def _training_rows(config: RunConfig, data: ClickData) -> _Population:
-    if config.period is not None:
-        return _Population(min(len(period) for period in split_periods(config, data)[0]))
     user_sampler(config, data)  # refuses data without users
-    training = split(config, data)[0]
+    periods = [split(config, data)[0]] if config.period is None else split_periods(config, data)[0]
+    training = min(periods, key=len)
     if not len(training):
         raise ValueError(NOTHING_TO_TRAIN_ON)
     sampler = user_sampler(config, training)
     if sampler is None:
         return _Population(len(training))
-    return _Population(len(sampler), sampler.users, sampler.rows_per_user)
+    return _Population(len(sampler), sampler.users, sampler.rows_per_user, users_of(periods), len(periods))
 
 
 def _model_options(config: RunConfig, schema: Schema, examples: int | None) -> dict[str, Any]:

@@ -118,9 +118,13 @@ def _rows_per_canary(config: RunConfig, schema: Schema) -> int:
 def _selection(
     config: RunConfig, model: CanaryClickModel, period: int | None, loader: DataLoader[Any], stream: Stream
 ) -> Selection:
-    """The run's selection; where rows are chosen before training, chosen anew from the copy's data."""
+    """The run's selection; where rows are chosen before training, chosen anew from the copy's data.
+
+    Users are counted by the engine, also where they are those of a stream's period.
+    """
     rows: FEST | PrivateTopK | None = None
-    if config.method.row_set and period is not None:
+    by_engine = config.unit == "user" and config.counts_rows(period or 0)
+    if config.method.row_set and period is not None and not by_engine:
         rows = _period_rows(config, model, period, loader, stream)
     elif config.method.row_set:
         assert config.rows is not None

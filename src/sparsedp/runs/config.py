@@ -173,7 +173,7 @@ class RunConfig(BaseModel):
     """A ledger shared with other runs on the same data; default: one of this run's own."""
 
     period: Annotated[Count | None, STREAMING] = None
-    """Train period by period, each of this many time units."""
+    """Train period by period, each of this many time units. With unit user the costs of the periods add up to epsilon."""
     train_periods: Annotated[Count | None, STREAMING] = None
     """Later periods are for evaluation only; default: three quarters of them train."""
     frequencies: Annotated[Literal["first", "all", "running"], STREAMING] = "running"
@@ -189,7 +189,8 @@ class RunConfig(BaseModel):
     user_sampling: Annotated[Literal["users", "rows"], PRIVACY] = "users"
     """With unit user: a batch draws users, whose rows are clipped together, or single rows of capped users."""
     rows_per_user: Annotated[Count | None, PRIVACY] = None
-    """With unit user: the most rows of a user in a step (when rows are drawn: in all); default: the data's cap."""
+    """With unit user: the most rows of a user in a step (when rows are drawn: in all, or in a period); default: the
+    data's cap."""
     read_share_mu: Annotated[Positive | None, PRIVACY] = None
     """Gaussian-DP parameter of finding which share of the examples reads each table's most read row, before training,
     part of epsilon: tables with rows that are read often get a lower learning rate; default: all have one rate."""
@@ -222,10 +223,6 @@ class RunConfig(BaseModel):
         if algorithm.lazy_noise and self.period is not None:
             raise ValueError(
                 f"algorithm {algorithm.name} releases the final model only; streaming releases every period's"
-            )
-        if self.unit == "user" and self.period is not None:
-            raise ValueError(
-                "period: a user may have rows in every period, whose costs would add up; leave it out"
             )
         if self.unit == "example" and self.rows_per_user is not None:
             raise ValueError("rows_per_user: belongs to unit user")

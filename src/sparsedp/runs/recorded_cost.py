@@ -21,9 +21,9 @@ def recorded_epsilon(
 
     A ledger that the run shared is not asked, for later runs are on it; and how many users there were is on the ledger
     alone. What is computed from settings and figures leaves out a choice that was lost in a crash and paid for again.
-    Of a stream: that of its costliest period.
+    Of a stream: that of its costliest period; of one that protects users, whose periods share a ledger, that of all.
     """
-    if config.period is not None:
+    if config.period is not None and config.unit == "example":
         return max(period_epsilons(folder, config, result, delta))
     return _recorded(folder.ledger, config, result, delta)
 
@@ -31,12 +31,12 @@ def recorded_epsilon(
 def period_epsilons(
     folder: RunFolder, config: RunConfig, result: dict[str, Any], delta: float
 ) -> list[float]:
-    """The same of each period of a stream: an example is in one of them, and costs of different examples do not add up."""
+    """The same of each period of a stream of examples: each is in one of them, and costs of different examples do not add up."""
     found = []
     for number in range(len(result["period_figures"])):
         ledger = folder.period(number).ledger
         epsilon = _recorded(ledger, config, period_result(result, number), delta)
-        assert epsilon is not None  # the unit of a stream is the example
+        assert epsilon is not None  # the unit is the example
         found.append(epsilon)
     return found
 

@@ -77,7 +77,8 @@ def check_split(config: RunConfig, data: ClickData | TextData) -> None:
     training, rest = split(config, data) if config.period is None else (data, held_out(config, data))
     if not len(training):
         raise ValueError(NOTHING_TO_TRAIN_ON)
-    whole = ": whole users are held out, and there are few" if config.unit == "user" else ""
+    by_user = config.unit == "user" and config.period is None
+    whole = ": whole users are held out, and there are few" if by_user else ""
     if not len(rest):
         raise ValueError(f"holdout: no rows are held out to evaluate on{whole}; hold out more")
     if rest.label.min() == rest.label.max():

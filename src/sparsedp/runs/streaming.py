@@ -26,13 +26,16 @@ from sparsedp.runs.evaluation import Evaluation, evaluate
 from sparsedp.runs.folder import RunFolder
 from sparsedp.runs.plain_trainer import PlainTrainer
 from sparsedp.runs.result import Result, finish_run
-from sparsedp.runs.row_counts import count_columns
+from sparsedp.runs.row_counts import count_columns, count_user_columns
 from sparsedp.runs.run_stats import RunStats
 from sparsedp.runs.setup import RunSetup
+from sparsedp.runs.shared_budget import EVERY_PERIOD, BudgetShare, SharedBudget, in_sequence, shared_budget
 from sparsedp.runs.sources import features_of, held_out, split_periods
 from sparsedp.runs.trainer import PrivateTrainer, Trainer, open_ledger
 from sparsedp.runs.training import OnProgress, take_steps
+from sparsedp.runs.users import user_sampler
 from sparsedp.selection import FEST
+from sparsedp.selection.base import default_contribution_norm
 from sparsedp.selection.vocabulary import StreamingVocabulary
 from sparsedp.training.checkpoint import load_file, whole_state, write_state
 
@@ -42,7 +45,8 @@ def stream(config: RunConfig, path: str | Path, on_progress: OnProgress | None =
 
     Guarantee: periods hold disjoint examples, and what an earlier period released is only post-processed by
     later ones, so the whole run satisfies what its costliest period does (parallel composition): each
-    period is calibrated to the config's epsilon and delta by itself.
+    period is calibrated to the config's epsilon and delta by itself. With unit "user" a user may have rows in every
+    period: all of them share the config's epsilon, one noise multiplier and one ledger (``SharedBudget``).
     """
     if config.period is None:
         raise ValueError("period: a streaming run needs the length of a period")
@@ -73,6 +77,13 @@ class _State:
     """Buffers that training passes changed without noise."""
     rule: dict[str, Any] = field(default_factory=dict)
     """What the selection rule keeps from step to step, across periods: outputs of the mechanism."""
+    mark: str | None = None
+    """How far the ledger was, where the periods share one: it must still hold all that."""
+
+    def share(self, budget: SharedBudget | None) -> BudgetShare | None:
+        """What the next period has of a budget that all share."""
+        charged = [int(each["steps"] + each["lost_steps"]) for each in self.figures]
+        return None if budget is None else budget.share(self.period, charged)
 
     def save(self, path: Path, model: nn.Module, rows: _PeriodRows) -> None:
         plain = {**vars(self), "run_stats": self.run_stats.to_record()}
@@ -93,7 +104,11 @@ class _State:
             model.load_state_dict(state["module"])
             rows.restore(state["rows"])
             torch.set_rng_state(state["torch_rng"])
-            state.setdefault("figures", [])  # an earlier version saved none, and the result will have none
+            state = {
+                "figures": [],
+                "mark": None,
+                **state,
+            }  # an earlier version saved none, and the result will have none
             fields = {name: state[name] for name in vars(cls()) if name != "run_stats"}
             return cls(**fields, run_stats=RunStats.from_record(state["run_stats"]))
 
@@ -103,18 +118,23 @@ def _run(setup: RunSetup, on_progress: OnProgress | None) -> Result:
     assert isinstance(setup.data, ClickData)
     training, later = split_periods(config, setup.data)
     rows = _PeriodRows(config, model, training)
+    budget = shared_budget(config, training, rows.events)
     state = _State.load(folder.checkpoint, model, rows) if folder.checkpoint.exists() else _State()
     _take_counts(folder, state, rows)
+    if state.mark is not None:
+        _period_ledger(setup, state.period).require_mark(state.mark)
     folder.discard_after(state.run_stats.steps)
     following = [*training[1:], later[0]]
     for number in range(state.period, len(training)):
-        _count_rows(setup, state, rows, number)
-        with _trainer(setup, training[number], rows, number) as trainer:
+        _count_rows(setup, state, rows, number, budget)
+        with _trainer(setup, training[number], rows, number, state.share(budget)) as trainer:
             trainer.load_rule_state(state.rule)
+            planned = trainer.total_steps
             _train_period(setup, trainer, state, number, on_progress)
             statement, state.rule = trainer.statement(), trainer.rule_state()
             if isinstance(trainer, PrivateTrainer):
-                state.figures.append(_figures(trainer, len(training[number])))
+                state.figures.append(_figures(trainer, len(training[number]), planned))
+                state.mark = _shared_mark(config, trainer.ledger)
         state.statements += [] if statement is None else [statement.to_dict()]
         state.next_auc.append(evaluate(model, following[number]).auc)
         state.period = number + 1
@@ -130,28 +150,34 @@ def _run(setup: RunSetup, on_progress: OnProgress | None) -> Result:
 def _train_period(
     setup: RunSetup, trainer: Trainer, state: _State, number: int, on_progress: OnProgress | None
 ) -> None:
-    """Take the steps of one period, from its own checkpoint where there is one."""
+    """Take the steps of one period, from its own checkpoint where there is one.
+
+    Where periods share a budget, one that lost steps in a crash takes as many fewer: the rest is for later periods.
+    """
     path = _mid_period(setup.folder, number)
     if path.exists():
         state.run_stats = trainer.resume(whole_checkpoint(path))
+    state.planned_steps += trainer.total_steps
+    if setup.config.unit == "user" and (lost := trainer.lost_steps()):
+        trainer.total_steps = max(trainer.total_steps - lost, 0)
+        trainer.stopped = f"period {number}: {lost} steps were lost in crashes, and epsilon, which is a cap, pays for no others"
     checkpoints = CheckpointSchedule(
         setup.config.checkpoint_every, lambda: save_checkpoint(trainer, path, state.run_stats)
     )
     for done in take_steps(setup.model, trainer, state.run_stats, on_progress):
         checkpoints.after_step(done)
     checkpoints.at_the_end()
-    state.planned_steps += trainer.total_steps
     state.stopped = state.stopped or trainer.stopped
     state.lost_steps += trainer.lost_steps()
     state.withheld = sorted({*state.withheld, *trainer.withheld()})
 
 
-def _figures(trainer: PrivateTrainer, rows: int) -> dict[str, float]:
+def _figures(trainer: PrivateTrainer, rows: int, planned: int) -> dict[str, float]:
     """What the result of a period would have, by the names of a run's result."""
     return {
         "training_rows": rows,
         "steps": trainer.steps_taken,
-        "planned_steps": trainer.total_steps,
+        "planned_steps": planned,
         "lost_steps": trainer.lost_steps(),
         **trainer.step_figures(),
     }
@@ -162,28 +188,40 @@ def _mid_period(folder: RunFolder, number: int) -> Path:
 
 
 def _period_ledger(setup: RunSetup, number: int) -> Ledger:
-    """A separate ledger for each period: their examples are disjoint, so their costs do not add up."""
+    """A separate ledger for each period: their examples are disjoint, so their costs do not add up. Users have one."""
+    if setup.config.unit == "user":
+        return open_ledger(setup.config, setup.folder.ledger, setup.folder.run_name)
     folder = setup.folder.period(number)
     folder.path.mkdir(exist_ok=True)
     return open_ledger(setup.config, folder.ledger, f"{setup.folder.run_name}, period {number}")
 
 
-def _count_rows(setup: RunSetup, state: _State, rows: _PeriodRows, number: int) -> None:
+def _shared_mark(config: RunConfig, ledger: Ledger | None) -> str | None:
+    """How far a ledger is that all periods share."""
+    return ledger.mark if config.unit == "user" and ledger is not None else None
+
+
+def _count_rows(
+    setup: RunSetup, state: _State, rows: _PeriodRows, number: int, budget: SharedBudget | None
+) -> None:
     """Count the rows that period ``number`` needs counted: each period's ledger is charged before the noise.
 
-    A period whose epsilon crashes have used up is not counted again; its steps will be refused as well.
+    A period whose epsilon crashes have used up is not counted again; its steps will be refused as well, or, where
+    periods share a budget, have the rows of earlier counts.
     """
     config = setup.config
     to_count = [each for each in rows.counted_before(number) if each >= state.counted]
     for each in to_count:
         assert config.epsilon is not None
-        cap = EpsilonCap(config.epsilon, config.delta_for(rows.examples(each)))
+        own = EpsilonCap(config.epsilon, config.delta_for(rows.examples(each)))
+        cap = own if budget is None else budget.cap()
         counts = rows.exact_counts(each)  # before the payment: what comes between it and the file may be lost
         with suppress(BudgetExceeded), _period_ledger(setup, each) as ledger:
             ledger.spend(rows.event, cap=cap)
             rows.add_noisy(counts)
-            state.counted = each + 1
-            write_state({"counted": state.counted, "rows": rows.state()}, setup.folder.choice)
+            state.counted, state.mark = each + 1, _shared_mark(config, ledger)
+            saved = {"counted": state.counted, "rows": rows.state(), "mark": state.mark}
+            write_state(saved, setup.folder.choice)
     if to_count:
         state.save(setup.folder.checkpoint, setup.model, rows)
 
@@ -200,7 +238,7 @@ def _take_counts(folder: RunFolder, state: _State, rows: _PeriodRows) -> None:
     with whole_state(folder.choice):
         if saved["counted"] > state.counted:
             rows.restore(saved["rows"])
-            state.counted = saved["counted"]
+            state.counted, state.mark = saved["counted"], saved.get("mark")
 
 
 def _finish(setup: RunSetup, state: _State, training: list[ClickData], evaluation: Evaluation) -> Result:
@@ -209,7 +247,7 @@ def _finish(setup: RunSetup, state: _State, training: list[ClickData], evaluatio
         setup.model,
         evaluation=evaluation,
         run_stats=state.run_stats,
-        statement=_composed([PrivacyStatement(**each) for each in state.statements], setup.config.delta),
+        statement=_composed(setup.config, [PrivacyStatement(**each) for each in state.statements]),
         withheld=state.withheld,
         training_rows=sum(len(period) for period in training),
         planned_steps=state.planned_steps,
@@ -223,7 +261,7 @@ def _finish(setup: RunSetup, state: _State, training: list[ClickData], evaluatio
 
 
 class _PeriodRows:
-    """The row set of each period, and what choosing it costs the period's examples."""
+    """The row set of each period, and what choosing it costs the period's examples (or users)."""
 
     def __init__(self, config: RunConfig, model: nn.Module, periods: list[ClickData]) -> None:
         self._needed = config.method.row_set
@@ -261,12 +299,27 @@ class _PeriodRows:
 
     @property
     def event(self) -> DpEvent:
-        """What counting a period costs its examples."""
+        """What counting a period costs its examples (or users)."""
         return self._vocabulary.event
 
+    @property
+    def events(self) -> list[DpEvent]:
+        """What counting costs in all periods together."""
+        return [self.event for number in range(len(self._periods)) if self._config.counts_rows(number)]
+
     def exact_counts(self, number: int) -> dict[str, SparseCounts]:
-        """The counts of period ``number``. Private: noise comes after, once they are paid for."""
-        return count_columns(self._periods[number], self._names, self._config.always_on_rows)
+        """The counts of period ``number``. Private: noise comes after, once they are paid for.
+
+        An example, or a user with all its rows in the period, moves them by at most C (``StreamingVocabulary``).
+        """
+        period, config = self._periods[number], self._config
+        sampler = user_sampler(config, period)
+        if sampler is None:
+            return count_columns(period, self._names, config.always_on_rows)
+        space, stream = self._vocabulary.space, NoiseSource(config.seed).selection.fork(2 + number)
+        return count_user_columns(
+            period, sampler, self._names, space, default_contribution_norm(space), stream
+        )
 
     def add_noisy(self, counts: dict[str, SparseCounts]) -> None:
         """Add the counts of a period, with noise."""
@@ -288,20 +341,26 @@ class _PeriodRows:
                 self._stream.restore(state["stream"])
 
     def fest(self, number: int) -> FEST | None:
-        """The row set of period ``number``, with what its own examples were charged for it."""
+        """The row set of period ``number``, with what its own examples were charged for it.
+
+        What users were charged is in the budget that the periods share.
+        """
         if not self._needed:
             return None
-        return self._vocabulary.fest(self._vocabulary.event if self._config.counts_rows(number) else None)
+        own = self._config.unit == "example" and self._config.counts_rows(number)
+        return self._vocabulary.fest(self._vocabulary.event if own else None)
 
 
 @contextmanager
-def _trainer(setup: RunSetup, period: ClickData, rows: _PeriodRows, number: int) -> Iterator[Trainer]:
+def _trainer(
+    setup: RunSetup, period: ClickData, rows: _PeriodRows, number: int, share: BudgetShare | None
+) -> Iterator[Trainer]:
     config, model = setup.config, setup.model
     trainer: Trainer
     if config.is_private:
         settings = config if config.seed is None else config.model_copy(update={"seed": config.seed + number})
         selection = selection_of(config, rows.fest(number))
-        trainer = PrivateTrainer(settings, model, period, _period_ledger(setup, number), selection)
+        trainer = PrivateTrainer(settings, model, period, _period_ledger(setup, number), selection, share)
     else:
         trainer = PlainTrainer(config, model, period)
     try:
@@ -310,22 +369,24 @@ def _trainer(setup: RunSetup, period: ClickData, rows: _PeriodRows, number: int)
         trainer.close()
 
 
-def _composed(statements: list[PrivacyStatement], delta: float | None) -> PrivacyStatement | None:
-    """One statement for all periods, which says why its delta is what it is; ``delta`` is that of the settings."""
+def _composed(config: RunConfig, statements: list[PrivacyStatement]) -> PrivacyStatement | None:
+    """One statement for all periods; of examples it says why its delta is what it is."""
     if not statements:
         return None
+    if config.unit == "user":
+        return in_sequence(statements)
     worst = max(statements, key=lambda statement: statement.epsilon)
     return PrivacyStatement(
         epsilon=worst.epsilon,
         delta=max(statement.delta for statement in statements),
         adjacency=worst.adjacency,
         unit=worst.unit,
-        released="the model after every step of every period",
+        released=EVERY_PERIOD,
         private=all(statement.private for statement in statements),
         notes=(
             f"{len(statements)} periods of disjoint examples: the costliest one counts",
             "each period has this delta"
-            if delta is not None
+            if config.delta is not None
             else "delta is that of the smallest period: by default a period's is 1 / (10 x its own examples), which is "
             "more than 1 / (10 x all examples)",
         ),

@@ -23,6 +23,7 @@ from sparsedp.runs.read_shares import largest_counts, lower_rates, read_share_ev
 from sparsedp.runs.row_counts import private_rows
 from sparsedp.runs.run_stats import RunStats
 from sparsedp.runs.saved_choice import choose_or_take, shares_or_take
+from sparsedp.runs.shared_budget import BudgetShare
 from sparsedp.runs.users import batch_size, loader_of, population, units, user_sampler
 from sparsedp.selection import FEST, PrivateTopK, Selection
 from sparsedp.selection.adafest import ContributionMap
@@ -121,6 +122,7 @@ class PrivateTrainer(Trainer):
     """Training with the privacy engine.
 
     ``selection`` is by default built from the config; for an explicit one the one-off events must be on the ledger.
+    With a ``share`` the training is a part of a run: its noise is given, and the whole run's cap holds on the ledger.
     """
 
     ranks = 1
@@ -132,32 +134,43 @@ class PrivateTrainer(Trainer):
         data: ClickData | TextData,
         ledger: Ledger | None,
         selection: Selection | None = None,
+        share: BudgetShare | None = None,
     ) -> None:
         assert config.epsilon is not None
         self.stopped: str | None = None
         sampler = user_sampler(config, data)
-        self.delta = config.delta_for(units(data, sampler))
+        self.delta = config.delta_for(units(data, sampler)) if share is None else share.cap.target_delta
         self.ledger = ledger
         self.engine = self._new_engine(config)
         self._optimizers = optimizers_of(config, model)
-        self.private = self.engine.make_private_with_epsilon(
-            module=model,
-            optimizer=self._optimizers,
-            data_loader=loader_of(config, data, sampler),
-            expected_batch_size=batch_size(config, population(data, sampler)),
-            unit=config.unit,
-            target_epsilon=config.epsilon,
-            target_delta=self.delta,
-            epochs=config.choices.epochs,
-            max_grad_norm=config.choices.max_grad_norm,
-            selection=selection or selection_of(config, self._private_rows(config, model, data)),
-            physical_batch_size=config.physical_batch_size,
-            reserve=events_beside_steps(config),
-        )
+        given: dict[str, Any] = {
+            "module": model,
+            "optimizer": self._optimizers,
+            "data_loader": loader_of(config, data, sampler),
+            "expected_batch_size": batch_size(config, population(data, sampler)),
+            "unit": config.unit,
+            "max_grad_norm": config.choices.max_grad_norm,
+            "selection": selection or selection_of(config, self._private_rows(config, model, data)),
+            "physical_batch_size": config.physical_batch_size,
+        }
+        if share is not None:
+            self.private = self.engine.make_private(
+                **given, noise_multiplier=share.noise_multiplier, cap=share.cap
+            )
+        else:
+            self.private = self.engine.make_private_with_epsilon(
+                **given,
+                target_epsilon=config.epsilon,
+                target_delta=self.delta,
+                epochs=config.choices.epochs,
+                reserve=events_beside_steps(config),
+            )
         if selection is not None and selection.one_off_events():
             self.engine.session.finalize_selection(selection)
-        assert self.engine.session.step_config.planned_steps is not None
-        self.total_steps = self.engine.session.step_config.planned_steps
+        planned = self.engine.session.step_config.planned_steps if share is None else share.steps
+        assert planned is not None
+        self.total_steps = planned
+        self._charged_earlier = 0 if share is None else share.charged_earlier
         self._meter = EpsilonMeter(self.engine, self.delta)
 
     def _new_engine(self, config: RunConfig) -> PrivacyEngine:
@@ -223,7 +236,7 @@ class PrivateTrainer(Trainer):
         step = event_key(run.step_config.event(run.selection))
         assert self.ledger is not None
         charged = sum(count for event, count in self.ledger.own_events() if event_key(event) == step)
-        return charged - self.steps_taken
+        return charged - self._charged_earlier - self.steps_taken
 
     @override
     def choose_once(self, saved: Path | None = None) -> bool:

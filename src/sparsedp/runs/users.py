@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from sparsedp.data import ClickData, TextData
 from sparsedp.runs.config import RunConfig
@@ -54,6 +57,12 @@ def population(data: ClickData | TextData, sampler: UserSampler | None) -> int:
 def units(data: ClickData | TextData, sampler: UserSampler | None) -> int:
     """How many examples or users are protected."""
     return len(data) if sampler is None else sampler.users
+
+
+def users_of(periods: Sequence[ClickData | TextData]) -> int:
+    """How many users there are in all periods of a stream together."""
+    users = [period.user for period in periods if isinstance(period, ClickData)]
+    return np.unique(np.concatenate(users)).size
 
 
 def batch_size(config: RunConfig, population: int) -> int:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from torch import nn
 from torch.optim import Optimizer
 
-from sparsedp.accounting import Ledger, PrivacyStatement, calibrate, epsilon_of, trade_off_curve
+from sparsedp.accounting import EpsilonCap, Ledger, PrivacyStatement, calibrate, epsilon_of, trade_off_curve
 from sparsedp.accounting.events import DpEvent, SelfComposedDpEvent
 from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE, ZERO_OUT
 from sparsedp.clipping import Capture
@@ -97,17 +97,21 @@ class PrivacyEngine:
         loss_reduction: Literal["mean", "sum"] = "mean",
         physical_batch_size: int | None = None,
         unit: Unit = "example",
+        cap: EpsilonCap | None = None,
     ) -> Private:
         """Train at a given *effective* noise multiplier; the selection splits it.
 
-        ``unit="user"`` protects all rows of a user together; the loader then has a ``UserSampler``.
+        ``unit="user"`` protects all rows of a user together; the loader then has a ``UserSampler``. The step that would
+        pass ``cap`` raises ``BudgetExceeded``; what counts is what counts for the target of
+        ``make_private_with_epsilon``.
         """
         if not noise_multiplier >= 0 or noise_multiplier == float("inf"):
             raise ValueError(f"noise_multiplier must be zero or more and finite, got {noise_multiplier}")
         protected = unit_of(data_loader, unit, poisson)
         sampling = self._sampling_of(data_loader, expected_batch_size, poisson)
         clip = positive("max_grad_norm", max_grad_norm)
-        step_config = StepConfig(noise_multiplier, clip, *sampling, **protected)
+        limit = () if cap is None else (cap.target_epsilon, cap.target_delta, cap.planned_steps or None)
+        step_config = StepConfig(noise_multiplier, clip, *sampling, *limit, **protected)
         return self._start(
             module,
             optimizer,

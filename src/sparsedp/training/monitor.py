@@ -20,7 +20,8 @@ class EpsilonMeter:
     Guarantee: never below what ``engine.statement`` would say at that moment. It reads the same account: with
     a ledger everything on it, including crashed and other runs. The accountant runs at few step counts only
     (each about an eighth above the last, up to the planned steps); in between, the value at the next higher
-    count is returned. Proof: epsilon does not fall when events are added, and the accountant's result exceeds
+    count is returned. Of events other than the run's step it looks ahead at those that were added meanwhile, by other
+    runs. Proof: epsilon does not fall when events are added, and the accountant's result exceeds
     the truth by at most its tolerance, which is added where it looked ahead.
     """
 
@@ -28,6 +29,7 @@ class EpsilonMeter:
         self._engine = engine
         self._delta = delta
         self._covered: dict[str, int] = {}
+        self._seen: dict[str, int] = {}
         self._value = 0.0
 
     def __call__(self) -> float:
@@ -38,19 +40,28 @@ class EpsilonMeter:
             events[key := event_key(event)] = event
             counts[key] += count
         if any(count > self._covered.get(key, 0) for key, count in counts.items()):
-            remaining = self._remaining_steps()
-            ahead = {key: int(min(count * 1.125, count + remaining)) for key, count in counts.items()}
+            step, remaining = self._step_key(), self._remaining_steps()
+            grew = {key for key, count in counts.items() if count > self._seen.get(key, count)}
+            ahead = {
+                key: int(min(count * 1.125, count + remaining)) if key in {step, *grew} else count
+                for key, count in counts.items()
+            }
+            self._seen = dict(counts)
             reached = epsilon_of([(events[key], count) for key, count in ahead.items()], self._delta)
             self._value = max(self._value, reached if ahead == counts else reached + tolerance(reached))
             self._covered = ahead
         return self._value
+
+    def _step_key(self) -> str:
+        session = self._engine.session
+        return event_key(session.step_config.event(session.selection))
 
     def _remaining_steps(self) -> float:
         """How many planned steps the run may still take; steps that were charged and lost in a crash count as taken."""
         session, ledger = self._engine.session, self._engine.ledger
         if session.step_config.planned_steps is None:
             return math.inf
-        step = event_key(session.step_config.event(session.selection))
+        step = self._step_key()
         spent = session.spent() if ledger is None else ledger.own_events()
         charged = sum(count for event, count in spent if event_key(event) == step)
         return max(session.step_config.planned_steps - charged, 0)
