@@ -1,20 +1,23 @@
 """Figure 3 again, every algorithm trained well: AUC against gradient size, the papers' algorithms and ours.
 
 Epochs, batch, clip, optimisers and widths are the recipe's: selections train narrow rows where few examples read them,
-DP-SGD is shown with full and with narrow rows. Each then has the same search: four settings at epsilon 1 with a seed that
-is not reported. What won is trained at each epsilon with seeds that chose nothing.
+DP-SGD is shown with full and with narrow rows. Each size of a gradient then has a search of its own at epsilon 1, with a seed
+that is not reported: two settings, or four of DP-SGD, which has one size. What won is trained at each epsilon with seeds that
+chose nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from experiments.common import atp_tennis, flights_3m
 from experiments.common.study import Study
 from experiments.fest.figures import trade_off
+from experiments.fest.memory import ahead_of_plain
 from experiments.fest.runs import DataSet, Grid, data_sets_of, runs_of
 from experiments.fest.tables import by_setting, reductions
 from sparsedp.planning.widths import WIDTH
@@ -34,20 +37,24 @@ LEAD = (
     "(lazy), the model after every step (the others). AUC: mean over seeds ± standard deviation."
 )
 RATES = (1.0, 2.0)
-"""Times the recipe's learning rate of the tables."""
+"""Times the recipe's learning rate of the tables: what the search of FEST tries."""
+NOISE_RATIOS = (1.0, 2.0)
+"""What the search of algorithms with a contribution map tries."""
 TABLE_ROWS = 1_319_488
 """Of flights-3m, whose sizes follow; other data sets have them in proportion to the rows of their tables."""
 ROWS = {1.0: (5000, 150_000), 3.0: (26_000, 150_000), 8.0: (26_000, 264_000)}
 """FEST's rows by epsilon: the less noise, the rarer the rows that are worth training."""
-BY_CHANCE = (20, 2000)
+BY_CHANCE = (20, 2000, 10_000, 20_000)
 """Untouched rows that pass AdaFEST's threshold in a step."""
-REMEMBERED = (2000, 20_000)
-"""Untouched rows that pass the lower threshold of AdaFEST with memory in a step."""
+REMEMBERED = ((200, 50_000), (2000, 132_000))
+"""Untouched rows that pass the two thresholds of AdaFEST with memory in a step."""
 IN_CHOSEN = 20
 """Untouched rows of those that FEST chose that pass AdaFEST+'s threshold in a step."""
 ALGORITHMS = ("lazy", "lazy narrow", "fest", "adafest", "adafest+", "adafest-memory")
 FOR_LAZY = (0.25, 0.5, 1.0, 2.0)
-"""DP-SGD has one size, and as many settings to choose from."""
+"""Times the recipe's learning rate of the tables: what the search of DP-SGD tries."""
+Setting = dict[str, float]
+"""What a search varies: ``rate``, times the recipe's learning rate of the tables, or ``noise_ratio``."""
 
 
 def _trained_well(name: str, source: str) -> DataSet:
@@ -72,16 +79,15 @@ def sizes(algorithm: str, epsilon: float, table_rows: int = TABLE_ROWS) -> list[
 
     if algorithm == "fest":
         return [{"rows": of(rows)} for rows in ROWS[epsilon]]
-    adafest = {"noise_ratio": 2.0}
     if algorithm == "adafest":
-        return [{**adafest, "false_positives": float(of(rows))} for rows in BY_CHANCE]
+        return [{"false_positives": float(of(rows))} for rows in BY_CHANCE]
     if algorithm == "adafest+":
-        return [
-            {**adafest, "false_positives": float(of(IN_CHOSEN)), "rows": of(rows)} for rows in ROWS[epsilon]
-        ]
+        return [{"false_positives": float(of(IN_CHOSEN)), "rows": of(rows)} for rows in ROWS[epsilon]]
     if algorithm == "adafest-memory":
-        passing = {**adafest, "false_positives": float(of(BY_CHANCE[0]))}
-        return [{**passing, "memory_false_positives": float(of(rows))} for rows in REMEMBERED]
+        return [
+            {"false_positives": float(of(now)), "memory_false_positives": float(of(again))}
+            for now, again in REMEMBERED
+        ]
     return [{}]
 
 
@@ -107,6 +113,7 @@ def _shown(each: DataSet, found: pl.DataFrame) -> tuple[dict[str, pl.DataFrame],
     tables = {
         each.description: by_setting(found),
         f"{each.name}: best reduction within an AUC loss of DP-SGD": reductions(found),
+        f"{each.name}: memory beside plain AdaFEST at the same gradient size": ahead_of_plain(found),
     }
     panels = {
         f"{each.name}, epsilon {epsilon:g}": trade_off(found, epsilon)
@@ -132,40 +139,39 @@ def _narrow(algorithm: str) -> str:
 
 def _search(algorithm: str, source: str) -> list[Grid]:
     epsilon, seed = SEARCHED
-    factors = _factors(algorithm)
     return [
-        _grid(algorithm, source, epsilon, size, list(factors), [seed])
+        _grid(algorithm, source, epsilon, size, setting, [seed])
         for size in sizes(algorithm, epsilon, _table_rows(source))
+        for setting in _settings(algorithm)
     ]
 
 
-def _factors(algorithm: str) -> Sequence[float]:
-    return FOR_LAZY if algorithm.startswith("lazy") else RATES
+def _settings(algorithm: str) -> list[Setting]:
+    """What the search tries for each size."""
+    if algorithm.startswith("adafest"):
+        return [{"noise_ratio": ratio} for ratio in NOISE_RATIOS]
+    return [{"rate": rate} for rate in (FOR_LAZY if algorithm.startswith("lazy") else RATES)]
 
 
 def _table_rows(source: str) -> int:
     return sum(open_data(source).schema.vocabulary_sizes)
 
 
-def _finals(algorithm: str, source: str, factors: Mapping[int, float], quick: bool) -> list[Grid]:
+def _finals(algorithm: str, source: str, won: Mapping[int, Setting], quick: bool) -> list[Grid]:
     epsilons, seeds = (EPSILONS[:1], SEEDS[:1]) if quick else (EPSILONS, SEEDS)
     return [
-        _grid(algorithm, source, epsilon, size, [factors[number]], list(seeds))
+        _grid(algorithm, source, epsilon, size, won[number], list(seeds))
         for epsilon in epsilons
         for number, size in enumerate(sizes(algorithm, epsilon, _table_rows(source)))
     ]
 
 
 def _grid(
-    algorithm: str,
-    source: str,
-    epsilon: float,
-    size: Mapping[str, Any],
-    factors: list[float],
-    seeds: list[int],
+    algorithm: str, source: str, epsilon: float, size: Mapping[str, Any], setting: Setting, seeds: list[int]
 ) -> Grid:
-    """The recipe's settings, with its learning rate of the tables times each factor."""
-    asked = {"algorithm": algorithm.split()[0], "epsilon": epsilon, **size}
+    """The recipe's settings, but for the size and what the search varies."""
+    varied = {name: value for name, value in setting.items() if name != "rate"}
+    asked = {"algorithm": algorithm.split()[0], "epsilon": epsilon, **size, **varied}
     if algorithm == "lazy narrow":
         asked["model_options"] = plan_for(source, algorithm="fest", epsilon=epsilon).config.model_options
     plan = plan_for(source, **asked)
@@ -175,24 +181,30 @@ def _grid(
     names = [*Choices._fields, "physical_batch_size", "model", "model_options", "read_share_mu"]
     names += [name for name in plan.filled if name == "fest_mu"]  # the part of the budget that a top-k gets
     settings: Grid = {name: [getattr(recipe, name)] for name in names if getattr(recipe, name) is not None}
-    rates = [float(f"{recipe.choices.table_learning_rate * factor:.3g}") for factor in factors]
     return {
         "algorithm": [asked["algorithm"]],
         "epsilon": [epsilon],
         "seed": list(seeds),
         **settings,
-        **{name: [value] for name, value in size.items()},
-        "table_learning_rate": rates,
+        **{name: [value] for name, value in {**size, **varied}.items()},
+        "table_learning_rate": [_rate(recipe.choices.table_learning_rate, setting)],
     }
 
 
-def _won(algorithm: str, source: str, tried: pl.DataFrame) -> dict[int, float]:
-    """For each size the factor of the highest AUC in the search."""
-    factors = _factors(algorithm)
+def _rate(recipe: float, setting: Setting) -> float:
+    return float(f"{recipe * setting.get('rate', 1.0):.3g}")
+
+
+def _won(algorithm: str, source: str, tried: pl.DataFrame) -> dict[int, Setting]:
+    """For each size the setting of the highest AUC in the search; a run that diverged has none."""
+    epsilon, seed = SEARCHED
     won = {}
-    for number, size in enumerate(sizes(algorithm, SEARCHED[0], _table_rows(source))):
-        own = tried.filter(*[pl.col(name) == value for name, value in size.items()]).sort(
-            "table_learning_rate"
-        )
-        won[number] = factors[int(own["auc"].arg_max() or 0)]
+    for number, size in enumerate(sizes(algorithm, epsilon, _table_rows(source))):
+        aucs = []
+        for setting in _settings(algorithm):
+            grid = _grid(algorithm, source, epsilon, size, setting, [seed])
+            names = (*size, "table_learning_rate", *(name for name in setting if name != "rate"))
+            own = tried.filter(*[pl.col(name) == grid[name][0] for name in names])
+            aucs.append(0.0 if own.is_empty() else own["auc"].item())
+        won[number] = _settings(algorithm)[int(np.argmax(aucs))]
     return won

@@ -43,33 +43,46 @@ def test_a_row_is_trained_once_it_has_passed_often_enough_and_until_it_has_not_f
 class Slow:
     """The same, row by row."""
 
-    def __init__(self, share: float, least: float, most: float) -> None:
-        self.share, self.least, self.most = share, least, most
+    def __init__(self, share: float, least: float, most: float, every: int = 1) -> None:
+        self.share, self.least, self.most, self.every, self.steps = share, least, most, every, 0
         self.levels: dict[int, float] = {}
 
     def observe(self, survivors: list[int]) -> list[int]:
+        self.steps += 1
         for row in list(self.levels):
             self.levels[row] -= self.share
         for row in survivors:
             self.levels[row] = self.levels[row] + 1.0 if row in self.levels else 1.0
         self.levels = {row: min(level, self.most) for row, level in self.levels.items() if level > 0}
-        return sorted(row for row, level in self.levels.items() if level >= self.least)
+        in_turn = (row for row in self.levels if (row + self.steps) % self.every == 0)
+        return sorted(row for row in in_turn if self.levels[row] >= self.least)
 
 
-@pytest.mark.parametrize("settings", [(0.25, 1.0, 1.0), (0.125, 2.0, 3.5), (0.0625, 3.0, 6.0)])
-def test_it_does_what_the_slow_one_does(settings: tuple[float, float, float]) -> None:
-    share, least, most = settings
-    memory, slow = RowMemory(60, share=share, least=least, most=most), Slow(share, least, most)
+@pytest.mark.parametrize("settings", [(0.25, 1.0, 1.0, 1), (0.125, 2.0, 3.5, 2), (0.0625, 3.0, 6.0, 5)])
+def test_it_does_what_the_slow_one_does(settings: tuple[float, float, float, int]) -> None:
+    share, least, most, every = settings
+    memory = RowMemory(60, share=share, least=least, most=most, every=every)
+    slow = Slow(share, least, most, every)
     rng = np.random.default_rng(1)
     for step in range(200):
-        if step == 100:
-            again = RowMemory(60, share=share, least=least, most=most)
+        if step == 103:
+            again = RowMemory(60, share=share, least=least, most=most, every=every)
             again.load_state_dict(memory.state_dict())
             memory = again
         survivors = np.flatnonzero(rng.random(60) < np.linspace(0.0, 0.5, 60))
         assert memory.observe(survivors).tolist() == slow.observe(survivors.tolist())
         assert dict(zip(memory.ids.tolist(), memory.levels.tolist(), strict=True)) == slow.levels
         assert (np.diff(memory.ids) > 0).all()
+
+
+def test_rows_that_repeat_take_turns() -> None:
+    """Each is trained in one of three steps, and in every three steps all of them."""
+    memory = RowMemory(9, share=0.25, least=1.0, most=6.0, every=3)
+    always = ints(0, 1, 2, 3, 4, 5, 6, 7, 8)
+    memory.observe(always)
+    turns = [memory.observe(always).tolist() for _ in range(6)]
+    assert turns[:3] == turns[3:]
+    assert sorted(turns[0] + turns[1] + turns[2]) == always.tolist()
 
 
 def test_it_holds_what_passed_lately_and_no_more() -> None:
@@ -103,6 +116,7 @@ BAD_STATES = {
     "a level too large": {"levels": torch.tensor([1.0, 7.0]).double()},
     "no number": {"levels": torch.tensor([1.0, float("nan")]).double()},
     "too few levels": {"levels": torch.tensor([1.0]).double()},
+    "steps that are none": {"steps": -1},
 }
 
 
@@ -154,6 +168,7 @@ def remembering(threshold: float = 50.0, **settings: float) -> ContributionMap:
         always_on_rows=0,
         contribution_norm=1.0,
         memory_false_positives=PASSING,
+        memory_every=1,
         **settings,
     )
     return selection.rule(SPACE, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=1.0)
@@ -201,7 +216,12 @@ def test_a_row_above_the_first_threshold_is_trained_at_once() -> None:
 
 def test_without_noise_and_within_fest() -> None:
     selection = sdp.AdaFEST(
-        threshold=2.0, memory_false_positives=100, memory_least=1.5, within=sdp.FEST({"table": range(5, 50)})
+        threshold=2.0,
+        memory_false_positives=100,
+        memory_share=0.02,
+        memory_least=1.5,
+        memory_every=1,
+        within=sdp.FEST({"table": range(5, 50)}),
     )
     for sigma in (0.0, 1e-3):
         rule = selection.rule(SPACE, noise_multiplier=sigma, max_grad_norm=1.0, expected_batch_size=1.0)
@@ -253,6 +273,7 @@ def whole_training(canaries: int, seed: int, steps: int, sigma: float) -> float:
             memory_false_positives=5.0,
             memory_share=0.1,
             memory_least=1.5,
+            memory_every=1,
         ),
         expected_batch_size=1,
         poisson=False,
@@ -300,10 +321,27 @@ def test_a_memory_of_the_map_without_noise_is_caught(monkeypatch: pytest.MonkeyP
 
 def test_a_memory_that_would_train_nearly_all_rows_by_chance_is_said() -> None:
     """2,000 false positives are a fifth of 10,000 rows, and 1 in 500 of a million."""
-    selection = sdp.AdaFEST(memory_false_positives=2000)
+    selection = sdp.AdaFEST(memory_false_positives=2000, memory_share=0.02)
     for rows, said in ((10_000, True), (1_000_000, False)):
         space = selection.partition_tables([TableShape("table", rows, 8)])
         with warnings.catch_warnings(record=True) as found:
             warnings.simplefilter("always")
             selection.rule(space, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=10)
         assert ["memory_share: 0.2 of the rows" in str(each.message) for each in found] == [True] * said
+
+
+@pytest.mark.parametrize(("rows", "share"), [(10_000, 0.3), (1_000_000, 0.02)])
+def test_a_row_must_pass_half_as_often_again_as_by_chance(rows: int, share: float) -> None:
+    """2,000 rows pass by chance: a fifth of 10,000, and fewer than the least share of a million."""
+    selection = sdp.AdaFEST(memory_false_positives=2000)
+    space = selection.partition_tables([TableShape("table", rows, 8)])
+    rule = selection.rule(space, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=10)
+    assert rule.memory is not None
+    assert rule.memory.share == pytest.approx(share)
+
+
+def test_one_row_in_twenty_repeats_by_chance() -> None:
+    """At the default share, of rows that pass in a tenth of the steps: 5%, within a fifth, the mean of 100 steps."""
+    memory, rng = RowMemory(20_000, share=0.15, least=3.0, most=6.0), np.random.default_rng(4)
+    trained = [memory.observe(np.flatnonzero(rng.random(20_000) < 0.1)).size for _ in range(200)]
+    assert np.mean(trained[100:]) == pytest.approx(0.05 * 20_000, rel=0.2)

@@ -64,6 +64,10 @@ ROWS_PER_UNIT_OF_SIGNAL = 0.02
 """FEST: rows kept for each unit of ``mu * examples``, the size of the data in units of its noise."""
 MAP_NOISE = 2.0
 """AdaFEST: noise on the contribution map over noise on the gradient: it adds 12% to the latter."""
+AT_ONCE = 0.0015
+"""AdaFEST with memory: the part of the rows that passes its first threshold by chance in a step."""
+REMEMBERED = 0.1
+"""AdaFEST with memory: the part of the rows that passes the second by chance, where a batch has as many reads."""
 PLAIN = (
     (50_000, 64, 1.0, 0.3, 20.0),
     (2_000_000, 1024, 3.0, 0.3, 50.0),
@@ -301,8 +305,16 @@ def _selection(
     algorithm: str, shapes: Sequence[TableShape], members: int, batch: _Batch
 ) -> dict[str, float | int]:
     """Settings of the selection: choose in every table that is larger than a batch's reads can make worthwhile."""
-    if algorithm in ("adafest", "adafest-memory"):
+    if algorithm == "adafest":
         return {"noise_ratio": MAP_NOISE, "always_on_rows": 0}
+    if algorithm == "adafest-memory":
+        rows, reads = sum(table.rows for table in shapes), batch.size * len(shapes)
+        return {
+            "noise_ratio": MAP_NOISE,
+            "always_on_rows": 0,
+            "false_positives": max(1.0, _rounded(AT_ONCE * rows)),
+            "memory_false_positives": max(1.0, _rounded(min(REMEMBERED * rows, reads))),
+        }
     if algorithm in ("fest", "fest-lazy", "adafest+"):
         rows = round(ROWS_PER_UNIT_OF_SIGNAL * batch.mu * members)
         total = sum(table.rows for table in shapes)
@@ -316,6 +328,8 @@ def _selection(
 
 _SELECTION_REASONS = {
     "noise_ratio": "rows that a step reads often are told from the others, at 12% of the noise",
+    "false_positives": f"{AT_ONCE:.2%} of all rows pass by chance, and are trained at once",
+    "memory_false_positives": f"{REMEMBERED:.0%} of all rows, or what a batch reads: those that pass again and again take turns",
     "rows": f"{ROWS_PER_UNIT_OF_SIGNAL:g} for each unit of mu times the size of the data: as many as can be learnt",
     "fest_mu": "a fifth of the budget's mu, so that rare rows are not chosen by chance, at 2% of the noise",
     "always_on_rows": "rows of small tables are chosen as those of large ones are",

@@ -121,6 +121,7 @@ def _adafest_memory(config: RunConfig, row_set: RowSet | None) -> Selection:
         memory_share=config.memory_share,
         memory_least=config.memory_least,
         memory_most=config.memory_most,
+        memory_every=config.memory_every,
     )
 
 
@@ -158,7 +159,7 @@ def _random(config: RunConfig, row_set: RowSet | None) -> Selection:
 
 _TOP_K = ("rows", "fest_mu")
 _MAP = ("noise_ratio", "threshold", "false_positives", "contribution_norm", "always_on_rows")
-_MEMORY = ("memory_false_positives", "memory_share", "memory_least", "memory_most")
+_MEMORY = ("memory_false_positives", "memory_share", "memory_least", "memory_most", "memory_every")
 _SCORES = ("rows", "selection_epsilon", "score_cap")
 
 register(Algorithm("non-private", "without privacy", "#475569", None))

@@ -15,10 +15,10 @@ from pydantic_core import ErrorDetails
 from sparsedp.core.defaults import (
     DEFAULT_ALWAYS_ON_ROWS,
     DEFAULT_FALSE_POSITIVES,
+    DEFAULT_MEMORY_EVERY,
     DEFAULT_MEMORY_FALSE_POSITIVES,
     DEFAULT_MEMORY_LEAST,
     DEFAULT_MEMORY_MOST,
-    DEFAULT_MEMORY_SHARE,
     DEFAULT_MU,
     DEFAULT_NOISE_RATIO,
     default_delta,
@@ -151,12 +151,14 @@ class RunConfig(BaseModel):
     """The score that a row must reach."""
     memory_false_positives: Annotated[Positive, SELECTION] = DEFAULT_MEMORY_FALSE_POSITIVES
     """Untouched rows that are remembered in a step by chance, on average: the lower of two thresholds."""
-    memory_share: Annotated[Fraction, SELECTION] = DEFAULT_MEMORY_SHARE
-    """The part of the steps in which a row must be remembered to be trained."""
+    memory_share: Annotated[Fraction | None, SELECTION] = None
+    """The part of the steps in which a row must be remembered to be trained; default: half as often again as by chance."""
     memory_least: Annotated[Positive, SELECTION] = DEFAULT_MEMORY_LEAST
     """How often beyond that part."""
     memory_most: Annotated[Positive, SELECTION] = DEFAULT_MEMORY_MOST
     """How many times beyond that part count at most."""
+    memory_every: Annotated[Count, SELECTION] = DEFAULT_MEMORY_EVERY
+    """Steps between two in which a row that is remembered so often is trained: such rows take turns."""
 
     holdout: Annotated[Fraction, DATA] = 0.1
     """Fraction of the rows (with unit user: of the users) that is held out for evaluation."""

@@ -18,12 +18,15 @@ from sparsedp.core.counts import SparseCounts
 from sparsedp.core.defaults import (
     DEFAULT_ALWAYS_ON_ROWS,
     DEFAULT_FALSE_POSITIVES,
+    DEFAULT_MEMORY_EVERY,
     DEFAULT_MEMORY_LEAST,
     DEFAULT_MEMORY_MOST,
-    DEFAULT_MEMORY_SHARE,
     DEFAULT_NOISE_RATIO,
+    LEAST_MEMORY_SHARE,
+    MEMORY_OVER_CHANCE,
 )
 from sparsedp.core.tables import TableShape
+from sparsedp.core.validation import check_count
 from sparsedp.mechanisms import draw_survivors, threshold_for_false_positives
 from sparsedp.randomness import Stream
 from sparsedp.rows import RowSpace, partition_tables
@@ -60,12 +63,13 @@ class AdaFEST(Selection):
     nothing where examples have one value per feature; tables of at most ``always_on_rows`` rows are always on.
 
     With memory (``memory_false_positives`` given) a step also trains rows that do not survive it, if their noisy counts
-    passed a second, lower threshold repeatedly: in a larger part of the steps than ``memory_share``, and
-    ``memory_least`` times more (``RowMemory``). ``memory_false_positives`` untouched rows a step pass that threshold by
+    passed a second, lower threshold repeatedly: in a larger part of the steps than ``memory_share`` (default: half as
+    often again as by chance, 0.02 at least), and ``memory_least`` times more (``RowMemory``). Such rows take turns: each
+    is trained in one of ``memory_every`` steps. ``memory_false_positives`` untouched rows a step pass that threshold by
     chance; they rarely repeat. The same event, for everything that is released: the noisy counts above the lower
     threshold, and the gradient on the trained rows. Proof: both thresholds are post-processing of the one noisy map of
-    a step, and its trained rows are a function of what passed in this step and in those before: of outputs of the
-    mechanism, so the gradient's query stays adaptive in released values alone.
+    a step, and its trained rows are a function of what passed in this step and in those before, and of the number of
+    the step: of outputs of the mechanism, so the gradient's query stays adaptive in released values alone.
     """
 
     noise_ratio: float = DEFAULT_NOISE_RATIO
@@ -75,9 +79,10 @@ class AdaFEST(Selection):
     always_on_rows: int = DEFAULT_ALWAYS_ON_ROWS
     within: FEST | PrivateTopK | None = None
     memory_false_positives: float | None = None
-    memory_share: float = DEFAULT_MEMORY_SHARE
+    memory_share: float | None = None
     memory_least: float = DEFAULT_MEMORY_LEAST
     memory_most: float = DEFAULT_MEMORY_MOST
+    memory_every: int = DEFAULT_MEMORY_EVERY
 
     def __post_init__(self) -> None:
         check_always_on(self.always_on_rows)
@@ -93,8 +98,9 @@ class AdaFEST(Selection):
         if self.within is not None and self.within.lazy:
             raise ValueError("within: the rows of AdaFEST+ change at every step; give FEST without lazy=True")
 
-        if not 0.0 < self.memory_share < 1.0:
+        if self.memory_share is not None and not 0.0 < self.memory_share < 1.0:
             raise ValueError(f"memory_share must lie between 0 and 1, got {self.memory_share}")
+        check_count("memory_every", self.memory_every)
         if not 0.0 < self.memory_least <= self.memory_most < math.inf:
             raise ValueError(
                 f"memory_least must be positive and at most memory_most, got {self.memory_least} and {self.memory_most}"
@@ -153,14 +159,17 @@ class AdaFEST(Selection):
             return {}
         lower = min(threshold_for_false_positives(self.memory_false_positives, rows, std), threshold)
         by_chance = float(ndtr(-lower / std)) if std else 0.0
-        if by_chance >= self.memory_share:
+        share = self.memory_share or max(LEAST_MEMORY_SHARE, MEMORY_OVER_CHANCE * by_chance)
+        if by_chance >= share:
             warnings.warn(
                 f"memory_share: {by_chance:.2g} of the rows pass the memory's threshold by chance in a step, as often as "
-                f"a row must to be trained ({self.memory_share:g}): in time nearly all rows will be. Give fewer "
+                f"a row must to be trained ({share:g}): in time nearly all rows will be. Give fewer "
                 f"memory_false_positives or false_positives for {rows:,} rows, or a larger memory_share",
                 stacklevel=2,
             )
-        memory = RowMemory(size, share=self.memory_share, least=self.memory_least, most=self.memory_most)
+        memory = RowMemory(
+            size, share=share, least=self.memory_least, most=self.memory_most, every=self.memory_every
+        )
         return {"memory": memory, "memory_threshold": lower}
 
 

@@ -10,6 +10,7 @@ import torch
 
 from sparsedp.core.arrays import F64, I64
 from sparsedp.core.counts import positions_in
+from sparsedp.core.validation import check_count
 
 
 class RowMemory:
@@ -18,19 +19,22 @@ class RowMemory:
     A row is trained while its level is at least ``least``: one that passes in a larger part of the steps than ``share``
     is trained after some repetitions, one that passed by chance is not. A level is at most ``most``, so a row that no
     longer passes is trained for at most ``(most - least) / share`` steps more. At zero a row is forgotten.
+    With ``every`` such rows take turns: each is trained in one of ``every`` steps, which its number tells.
 
     Its state is a function of released rows alone, so it is released too. It holds no more rows than passed in the
     last ``most / share`` steps; a step costs what it holds and what passes.
     """
 
-    def __init__(self, size: int, *, share: float, least: float, most: float) -> None:
-        self.size, self.share, self.least, self.most = size, share, least, most
+    def __init__(self, size: int, *, share: float, least: float, most: float, every: int = 1) -> None:
+        self.size, self.share, self.least, self.most, self.every = size, share, least, most, every
+        self.steps = 0
         self.ids: I64 = np.empty(0, dtype=np.int64)
         """The remembered rows, sorted."""
         self.levels: F64 = np.empty(0)
 
     def observe(self, passed: I64) -> I64:
         """Take in the (sorted) rows that passed in a step; the rows to train, sorted."""
+        self.steps += 1
         self.levels -= self.share
         place = positions_in(self.ids, passed)
         known = place >= 0
@@ -40,12 +44,13 @@ class RowMemory:
         ids, levels = np.insert(self.ids, where, new), np.insert(self.levels, where, 1.0)
         alive = levels > 0.0
         self.ids, self.levels = ids[alive], np.minimum(levels[alive], self.most)
-        return self.ids[self.levels >= self.least]
+        return self.ids[(self.levels >= self.least) & ((self.ids + self.steps) % self.every == 0)]
 
     def state_dict(self) -> dict[str, Any]:
         """The remembered rows and their levels, as tensors and plain values."""
         return {
             "size": self.size,
+            "steps": self.steps,
             "ids": torch.from_numpy(self.ids.copy()),
             "levels": torch.from_numpy(self.levels.copy()),
         }
@@ -60,4 +65,6 @@ class RowMemory:
             raise ValueError(
                 "memory: needs sorted rows, each with a level above zero and at most the largest"
             )
+        # An earlier version counted no steps.
+        self.steps = check_count("memory: steps", state.get("steps", 0), minimum=0)
         self.ids, self.levels = ids.astype(np.int64), levels.astype(np.float64)

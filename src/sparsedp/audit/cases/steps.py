@@ -236,7 +236,12 @@ def _selections() -> list[Case]:
             "DP-AdaFEST with memory",
             # What passed in a step is not trained in the next: the runs are independent.
             AdaFEST(
-                **map_, memory_false_positives=5.0, memory_share=0.999, memory_least=1.0, memory_most=1.0
+                **map_,
+                memory_false_positives=5.0,
+                memory_share=0.999,
+                memory_least=1.0,
+                memory_most=1.0,
+                memory_every=1,
             ),
             bit_and_gradients,
         ),
