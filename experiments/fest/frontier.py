@@ -17,9 +17,8 @@ import polars as pl
 from experiments.common import atp_tennis, flights_3m
 from experiments.common.study import Study
 from experiments.fest.figures import trade_off
-from experiments.fest.memory import ahead_of_plain
 from experiments.fest.runs import DataSet, Grid, data_sets_of, runs_of
-from experiments.fest.tables import by_setting, reductions
+from experiments.fest.tables import ahead_of_plain, by_setting, reductions
 from sparsedp.planning.widths import WIDTH
 from sparsedp.runs.choosing import plan_for
 from sparsedp.runs.config import Choices

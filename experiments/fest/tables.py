@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from experiments.fest.figures import averaged, best_reductions
@@ -94,6 +95,30 @@ def reductions(runs: pl.DataFrame, losses: Sequence[float] = (0.001, 0.005, 0.01
     )
     columns = [name for name in (f"within {loss}" for loss in losses) if name in wide.columns]
     return wide.select("epsilon", "algorithm", *columns)
+
+
+def ahead_of_plain(runs: pl.DataFrame) -> pl.DataFrame:
+    """Each setting with memory beside plain AdaFEST's AUC at its gradient size: linear in the logarithm of the size,
+    the nearest setting's beyond the ends."""
+    settings, lines = averaged(runs), []
+    for line in settings.filter(pl.col("algorithm") == "adafest-memory").iter_rows(named=True):
+        plain = settings.filter(
+            (pl.col("algorithm") == "adafest") & (pl.col("epsilon") == line["epsilon"])
+        ).sort("gradient_size")
+        sizes, aucs = plain["gradient_size"].to_numpy(), plain["auc"].to_numpy()
+        at_its_size = float(np.interp(np.log(line["gradient_size"]), np.log(sizes), aucs))
+        lines.append(
+            {
+                "epsilon": line["epsilon"],
+                "noise ratio": line["noise_ratio"],
+                "remembered by chance": line["memory_false_positives"],
+                "reduction": round(line["reduction"], 0),
+                "AUC": round(line["auc"], 4),
+                "plain AdaFEST there": round(at_its_size, 4),
+                "ahead by": round(line["auc"] - at_its_size, 4),
+            }
+        )
+    return pl.DataFrame(lines)
 
 
 def wall_clock(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:

@@ -44,7 +44,9 @@ class RowMemory:
         ids, levels = np.insert(self.ids, where, new), np.insert(self.levels, where, 1.0)
         alive = levels > 0.0
         self.ids, self.levels = ids[alive], np.minimum(levels[alive], self.most)
-        return self.ids[(self.levels >= self.least) & ((self.ids + self.steps) % self.every == 0)]
+        in_turn = (self.ids + self.steps) % self.every == 0
+        trained: I64 = self.ids[(self.levels >= self.least) & in_turn]
+        return trained
 
     def state_dict(self) -> dict[str, Any]:
         """The remembered rows and their levels, as tensors and plain values."""

@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 from support.sweep_results import RUNS, frame, line
 
-from experiments.fest.tables import by_setting, reductions, streaming, wall_clock
+from experiments.fest.tables import ahead_of_plain, by_setting, reductions, streaming, wall_clock
 
 
 def test_settings_are_lines_and_epsilons_columns() -> None:
@@ -60,3 +60,22 @@ def test_wall_clock_is_for_100_steps() -> None:
 def test_wall_clock_needs_the_dense_time() -> None:
     with pytest.raises(ValueError, match="dense"):
         wall_clock([{"rows": 1, "ids": 1, "AdaFEST ms": 4.0}])
+
+
+REMEMBERED = {"memory_false_positives": 500.0}
+WITH_MEMORY = frame(
+    line("adafest", 0.60, 1000.0, threshold=50.0, memory_false_positives=None),
+    line("adafest", 0.62, 10.0, threshold=10.0, memory_false_positives=None),
+    line("adafest-memory", 0.617, 100.0, **REMEMBERED),
+    line("adafest-memory", 0.619, 100.0, seed=1, **REMEMBERED),
+    line("adafest-memory", 0.59, 5000.0, noise_ratio=2.0, **REMEMBERED),
+    line("fest", 0.9, 100.0, memory_false_positives=None),
+)
+
+
+def test_plain_adafest_is_interpolated_in_the_logarithm_of_the_size() -> None:
+    by_ratio = {found["noise ratio"]: found for found in ahead_of_plain(WITH_MEMORY).iter_rows(named=True)}
+    assert by_ratio[5.0]["plain AdaFEST there"] == pytest.approx(0.61)
+    assert by_ratio[5.0]["ahead by"] == pytest.approx(0.008)
+    assert by_ratio[2.0]["plain AdaFEST there"] == pytest.approx(0.60)  # the nearest setting
+    assert by_ratio[2.0]["ahead by"] == pytest.approx(-0.01)
