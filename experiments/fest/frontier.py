@@ -63,7 +63,7 @@ def _trained_well(name: str, source: str) -> DataSet:
 DATA_SETS = (
     _trained_well("flights", flights_3m.NAME),
     _trained_well("tennis", atp_tennis.NAME),
-    _trained_well("generated", "generated:200000"),
+    _trained_well("generated", "generated:1000000"),
 )
 QUICK = DataSet(
     "quick", "4,000 generated clicks", "generated:4000", {"always_on_rows": 0}, {}, ("lazy", "fest")
