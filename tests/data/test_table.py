@@ -299,3 +299,19 @@ def test_users_are_held_out_whole(tmp_path):
     assert not set(rest.user) & set(held_out.user)
     fewer = data.subset(np.flatnonzero(data.user != rest.user[0]))  # who else is there decides nothing
     assert fewer.split_users(0.4)[1].user.tolist() == held_out.user.tolist()
+
+
+def test_a_stray_quote_is_a_character_of_its_value(tmp_path):
+    lines = [f"{n % 2},item {n},x" for n in range(60)]
+    for at, line in {10: '1,5" pipe,x', 20: '0,"open,x', 30: '1,"a"b,x', 40: '0,"two ""halves""",x'}.items():
+        lines[at] = line
+    (tmp_path / "t.csv").write_text("\n".join(["y,item,z", *lines, ""]))
+    for size in (40, 300, 10_000):
+        table = Table(
+            (tmp_path / "t.csv",), Columns(Label.parse("y"), categorical=("item",)), block_bytes=size
+        )
+        found = [table.read(block) for block in table.blocks(SourcePosition())]
+        assert [each for examples in found for each in examples.malformed] == []
+        items = [line[2:-2] for line in lines]
+        items[40] = 'two "halves"'
+        assert np.concatenate([each.hashes[0] for each in found]).tolist() == hashed(*items).tolist()

@@ -86,3 +86,16 @@ def test_files_are_valid_json_also_of_a_diverged_run(tmp_path: Path) -> None:
     assert "NaN" not in (tmp_path / "metrics.jsonl").read_text()
     assert folder.read_json("result") == {"auc": 0.5, "log_loss": None}
     assert folder.metrics() == [{"step": 1, "log_loss": None}]
+
+
+def test_a_run_that_cannot_begin_leaves_what_was_there(tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "own.txt").write_text("mine")
+    for path, left in ((tmp_path / "new", []), (tmp_path / "notes", ["own.txt"])):
+        folder = RunFolder(path)
+        folder.create(config())
+        with pytest.raises(ValueError, match="no"), folder.removed_if_refused():
+            folder.write_json("data", {})
+            raise ValueError("no")
+        assert path.exists() == bool(left)
+        assert [each.name for each in path.glob("*")] == left

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,7 @@ class RunFolder:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self._earlier: set[str] = set()
 
     @property
     def checkpoint(self) -> Path:
@@ -80,10 +83,29 @@ class RunFolder:
     def create(self, config: RunConfig) -> None:
         """Make the folder for a new run; refuse one that is taken."""
         self.refuse_taken()
+        self._earlier = {each.name for each in self.path.iterdir()} if self.path.exists() else set()
         (self.path / "private").mkdir(parents=True, exist_ok=True)
         os.chmod(self.path / "private", 0o700)
         write_file(self.path / "run.name", f"{self.path.resolve().name}-{secrets.token_hex(4)}")
         self.write_config(config)
+
+    @contextmanager
+    def removed_if_refused(self, has_begun: Callable[[], bool] = lambda: False) -> Iterator[None]:
+        """Remove what was made since ``create`` where what follows fails before the run has begun, that is, has charged
+        anything: such a folder is only in the way of the next try."""
+        try:
+            yield
+        except Exception:
+            if not has_begun():
+                self._remove_new()
+            raise
+
+    def _remove_new(self) -> None:
+        for path in self.path.iterdir():
+            if path.name not in self._earlier:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if not self._earlier:
+            self.path.rmdir()
 
     def refuse_taken(self) -> None:
         """Refuse a folder that holds a run."""
