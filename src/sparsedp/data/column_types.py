@@ -39,6 +39,6 @@ _ROLES = {
 
 def check_type(role: str, name: str, kind: pl.DataType) -> None:
     """Refuse a column that holds nothing which its role could read."""
-    fits, wanted = _ROLES[role]
+    fits, expected = _ROLES[role]
     if not fits(kind):
-        raise ValueError(f"{role}: column {name!r} must hold {wanted}, and holds {kind}")
+        raise ValueError(f"{role}: column {name!r} must hold {expected}, and holds {kind}")

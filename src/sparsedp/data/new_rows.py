@@ -21,7 +21,7 @@ from sparsedp.data.encoding import Encoding
 from sparsedp.data.lines import Separated
 from sparsedp.data.quotes import Quotes
 from sparsedp.data.schema import SourcePosition
-from sparsedp.data.table import PARQUET, QUOTE, header_of
+from sparsedp.data.table import QUOTE, header_of, is_parquet, separator_of
 
 TAB = "\t"
 
@@ -70,7 +70,7 @@ class NewRows:
     @property
     def is_parquet(self) -> bool:
         """Whether the file is Parquet."""
-        return self.path.suffix in PARQUET
+        return is_parquet(self.path)
 
     @property
     def ignored(self) -> list[str]:
@@ -188,7 +188,7 @@ class NewRows:
     def _cut(self) -> str:
         if self.separator is not None:
             return self.separator
-        return TAB if {".tsv", ".tab"} & set(self.path.suffixes) or not self._has_header else ","
+        return separator_of(self.path) if self._has_header else TAB
 
     @property
     def _quote(self) -> str | None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sparsedp.core.arrays import U64
 from sparsedp.core.validation import check_count
-from sparsedp.data.archives import InputFile, ZipMember
+from sparsedp.data.archives import InputFile, ZipMember, refuse_repeats
 from sparsedp.data.blocks import BLOCK_BYTES, Block, first_line, read_parquet, read_text, readable
 from sparsedp.data.column_types import check_type
 from sparsedp.data.encoding import EncodedFeature, Encoding, is_text
@@ -69,6 +69,8 @@ class Columns:
             raise ValueError("categorical: at least one categorical, crossed or multi-hot column is needed")
         if (self.user is None) != (self.rows_per_user is None):
             raise ValueError("user and rows_per_user belong together: give both, or neither")
+        if self.multi_hot and not self.multi_hot_separator:
+            raise ValueError("multi_hot_separator: must not be empty")
         if self.rows_per_user is not None:
             check_count("rows_per_user", self.rows_per_user)
 
@@ -111,12 +113,13 @@ class Table:
         """Read the names and headers of the files; the requested columns must be there."""
         if not files:
             raise ValueError("files: at least one is needed")
+        refuse_repeats(files)
         if separator is None:
-            separator = "\t" if {".tsv", ".tab"} & set(files[0].suffixes) else ","
+            separator = separator_of(files[0])
         if len(separator.encode()) != 1:
             raise ValueError(f"separator must be one byte, got {separator!r}")
         table = cls(tuple(files), columns, separator, tuple(nulls))
-        if len({path.suffix in PARQUET for path in files}) > 1:
+        if len({is_parquet(path) for path in files}) > 1:
             raise ValueError("files: Parquet and text cannot be mixed")
         table._check_columns()
         return table
@@ -134,7 +137,7 @@ class Table:
     @property
     def is_parquet(self) -> bool:
         """Whether the files are Parquet."""
-        return self.files[0].suffix in PARQUET
+        return is_parquet(self.files[0])
 
     def blocks(self, start: SourcePosition) -> Iterator[Block]:
         """Yield the files from `start` on."""
@@ -335,6 +338,16 @@ def _complaint(name: str, value: object) -> str:
     )
 
 
+def is_parquet(path: InputFile) -> bool:
+    """Whether a file is Parquet, by its name."""
+    return path.suffix.lower() in PARQUET
+
+
+def separator_of(path: InputFile) -> str:
+    """The separator of a text file, by its name."""
+    return "\t" if {".tsv", ".tab"} & {suffix.lower() for suffix in path.suffixes} else ","
+
+
 def header_of(path: InputFile, separator: str) -> list[str]:
     """The names of the columns in the first line of a text file."""
     line = first_line(path)
@@ -351,5 +364,6 @@ def _seconds(time: pl.Expr, kind: pl.DataType) -> pl.Expr:
     if kind.is_numeric():
         return time.cast(pl.Int64, strict=False)
     if kind == pl.String:
-        time = time.str.to_datetime(strict=False, time_zone="UTC")
+        # Day or month first is not told apart, so that a part of the times would be read wrongly: the year is first.
+        time = pl.when(time.str.contains(r"^\d{4}")).then(time).str.to_datetime(strict=False, time_zone="UTC")
     return time.dt.epoch("s")

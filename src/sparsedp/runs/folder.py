@@ -28,8 +28,9 @@ class RunFolder:
     run that diverged ``failed.json`` in place of it and of the weights),
     ``model.safetensors``, ``schema.json`` and ``encoding.json`` (the rules of the preparation; with
     vocabularies ``encoding.safetensors``), ``tensorboard/``, the run's own ``run.ledger`` and its name on ledgers,
-    ``run.name``, ``data.json``, which data it is of, and ``audit.json``, what an audit of it found; ``private/``
-    has the checkpoint, which holds the state of the optimiser and (for seeded runs) of the noise streams.
+    ``run.name``, ``data.json``, where its data is, and ``audit.json``, what an audit of it found; ``private/``
+    has the checkpoint, which holds the state of the optimiser and (for seeded runs) of the noise streams, and
+    ``data.json``, a hash of the data.
     """
 
     def __init__(self, path: str | Path) -> None:
