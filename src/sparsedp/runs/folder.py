@@ -13,6 +13,7 @@ from typing import Any
 from sparsedp.core.durable import write_file
 from sparsedp.core.strict_json import json_text
 from sparsedp.core.text_files import parse_json, read_json_object, read_text
+from sparsedp.data import schema as schemas
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.text_config import read_config
 
@@ -109,9 +110,18 @@ class RunFolder:
             self.path.rmdir()
 
     def refuse_taken(self) -> None:
-        """Refuse a folder that holds a run."""
+        """Refuse a folder that holds a run, or data: a run's folder may be released."""
         if self.has_config:
             raise ValueError(f"{self.path} already holds a run; resume it, or give another folder")
+        if any((self.path / name).exists() for name in (schemas.FILE, schemas.MANIFEST)):
+            raise ValueError(f"{self.path} holds prepared data; give another folder, which may be released")
+
+    def incomplete(self, state: str = "has no trained model yet") -> ValueError:
+        """The error of a run that is used before its end: resumed it may be, unless it has failed."""
+        failed = self.read_json("failed")
+        if failed is None:
+            return ValueError(f"{self.path} {state}; resume it first")
+        return ValueError(f"{self.path} {state}: {failed.get('reason', 'the run failed')}; start a new run")
 
     def write_config(self, config: RunConfig) -> None:
         """Write the settings of the run."""
