@@ -100,7 +100,7 @@ def test_a_run_that_cannot_begin_leaves_what_was_there(tmp_path: Path) -> None:
         assert [each.name for each in path.glob("*")] == left
 
 
-@pytest.mark.parametrize("name", ["schema.json", "manifest.jsonl"])
+@pytest.mark.parametrize("name", ["part-00000.parquet", "manifest.jsonl"])
 def test_a_folder_of_data_is_no_folder_of_a_run(name: str, tmp_path: Path) -> None:
     (tmp_path / name).touch()
     with pytest.raises(ValueError, match="holds prepared data; give another folder"):

@@ -13,7 +13,7 @@ from typing import Any
 from sparsedp.core.durable import write_file
 from sparsedp.core.strict_json import json_text
 from sparsedp.core.text_files import parse_json, read_json_object, read_text
-from sparsedp.data import schema as schemas
+from sparsedp.data.schema import MANIFEST
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.text_config import read_config
 
@@ -113,7 +113,7 @@ class RunFolder:
         """Refuse a folder that holds a run, or data: a run's folder may be released."""
         if self.has_config:
             raise ValueError(f"{self.path} already holds a run; resume it, or give another folder")
-        if any((self.path / name).exists() for name in (schemas.FILE, schemas.MANIFEST)):
+        if (self.path / MANIFEST).exists() or any(self.path.glob("part-*.parquet")):
             raise ValueError(f"{self.path} holds prepared data; give another folder, which may be released")
 
     def incomplete(self, state: str = "has no trained model yet") -> ValueError:

@@ -392,10 +392,13 @@ def _clear_away(folder: RunFolder) -> None:
     began = read_json_object(state).get("began", time.time())
     for run in state.parent.glob("run-*"):
         shutil.rmtree(run)
-    for path in folder.path.iterdir():
+    for path in folder.path.rglob("*"):
         os.utime(path, (began, began))
     state.unlink()
-    state.parent.rmdir()
+    if any(state.parent.iterdir()):
+        os.utime(state.parent, (began, began))
+    else:
+        state.parent.rmdir()
     os.utime(folder.path, (began, began))
 
 
