@@ -242,6 +242,15 @@ def test_a_table_with_a_vocabulary_file(tmp_path):
             ("--label", "stars>4", "--categorical", "user", "--hash", "user"),
             "hash must be NAME=BUCKETS, got 'user'",
         ),
+        (
+            ("--label", "stars>4", "--categorical", "user", "--hash", "user=9", "--hash", "user=8"),
+            "hash: user is given twice",
+        ),
+        (
+            ("--label", "stars>4", "--multi-hot", "genres", "--multi-hot-separator", ""),
+            "multi_hot_separator: must not be empty",
+        ),
+        (("--label", "stars>nan", "--categorical", "user"), "label compares stars with 'nan'"),
         (("--label", "stars>4", "--cross", "user,film"), "cross must be NAME=BUCKETS"),
         (("--label", "stars>x", "--categorical", "user"), "label compares stars with 'x'"),
         (("--label", "stars>4"), "categorical: at least one"),

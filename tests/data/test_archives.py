@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sparsedp.data import archives
-from sparsedp.data.archives import ZipMember, open_archives, size_of
+from sparsedp.data.archives import ZipMember, open_archives, refuse_repeats, size_of
 from sparsedp.data.blocks import first_line, read_text, source_of
 from sparsedp.data.schema import SourcePosition
 
@@ -104,3 +104,15 @@ def test_encrypted_empty_and_damaged_archives_are_refused(tmp_path: Path) -> Non
     (tmp_path / "spoiled.zip").write_bytes(spoiled)
     with pytest.raises(ValueError, match="damaged compressed data"):
         list(read_text([ZipMember(tmp_path / "spoiled.zip", "t.csv")], SourcePosition()))
+
+
+def test_a_file_is_read_once(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("y\n1\n")
+    (tmp_path / "same.csv").symlink_to(tmp_path / "a.csv")
+    packed(tmp_path / "b.zip", {"t.csv": TEXT, "UPPER.CSV": TEXT})
+    members = open_archives([tmp_path / "b.zip"])
+    assert members == tuple(ZipMember(tmp_path / "b.zip", name) for name in ("UPPER.CSV", "t.csv"))
+    refuse_repeats([tmp_path / "a.csv", *members])
+    for files in ([tmp_path / "a.csv", tmp_path / "same.csv"], [*members, members[0]]):
+        with pytest.raises(ValueError, match=r"is given twice, so that each of its rows would be"):
+            refuse_repeats(files)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparsedp.data.blocks import first_line, read_parquet, read_text, source_of
+from sparsedp.data.quotes import Quotes
 from sparsedp.data.schema import SourcePosition
 
 texts = st.lists(st.text(alphabet="ab\t0", max_size=12), max_size=30).map(
@@ -66,10 +67,10 @@ def test_damaged_packed_text_names_the_last_good_line(pack, damage):
 def test_a_break_between_quotes_does_not_end_a_line():
     text = b'h\n1,"two\nlines"\n2,x\n"3 ""\n",y\n'
     for size in range(1, 40):
-        blocks = blocks_of(text, size=size, quote='"')
+        blocks = blocks_of(text, size=size, quotes=Quotes(","))
         assert b"".join(block.text for block in blocks) == text
         assert all(block.text.count(b'"') % 2 == 0 for block in blocks)
-    assert blocks_of(text, size=3, quote='"', header=True)[0].text == b'1,"two\nlines"\n'
+    assert blocks_of(text, size=3, quotes=Quotes(","), header=True)[0].text == b'1,"two\nlines"\n'
 
 
 def test_a_header_is_passed_over_in_every_file():

@@ -53,3 +53,10 @@ def test_order_needs_a_number():
 def test_the_rule_says_what_is_predicted():
     assert Label.parse("delay>15").rule == "delay > 15"
     assert Label.parse("click").rule == "click, 0 or 1"
+
+
+def test_a_comparison_with_no_finite_number_is_one_of_texts():
+    assert labels("x==nan", ["nan", "1"]) == [1, 0]
+    for text in ("x>nan", "x<=inf", "x>1e400"):
+        with pytest.raises(ValueError, match="which is not a number"):
+            Label.parse(text)

@@ -197,3 +197,12 @@ def test_a_copied_value_that_is_missing_stays_so(tmp_path: Path) -> None:
     encoding = Encoding(("n",), (EncodedFeature("v", ("v",), "hash", 50),))
     (raw,) = read(NewRows.of(tmp_path / "a.csv", encoding, copied=("id",)))
     assert raw.frame["id"].to_list() == [None, "b"]
+
+
+def test_a_stray_quote_costs_no_row(tmp_path: Path, encoding: Encoding) -> None:
+    path = tmp_path / "new.csv"
+    path.write_text('user,item,tags,price\n5" pipe,1,a,2\n"open,2,a,3\nu3,3,"a|b",4\n"a"b,4,a,5\n')
+    (raw,) = read(NewRows.of(path, encoding))
+    assert not raw.reasons
+    assert raw.frame["user"].to_list() == ['5" pipe', '"open', "u3", '"a"b']
+    assert raw.frame["price"].to_list() == ["2", "3", "4", "5"]

@@ -26,7 +26,7 @@ def test_words() -> None:
     assert scales_in_words({"age": Scale(0, 100)}) == "age: 0:100 to -1:1, 0 where missing"
 
 
-@pytest.mark.parametrize("text", ["", "1", "1:", "a:b", "5:1", "1:1", "0:inf", "nan:1"])
+@pytest.mark.parametrize("text", ["", "1", "1:", "a:b", "5:1", "1:1", "0:inf", "nan:1", "-1e308:1e308"])
 def test_what_is_no_pair_of_bounds_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"^scale must be"):
         Scale.parse(text)

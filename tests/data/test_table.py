@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparsedp.data import ClickData, Columns, HashRule, Label, Table, prepare
+from sparsedp.data.archives import ZipMember
 from sparsedp.data.hashing import buckets, cross, hash_strings
 from sparsedp.data.parts import PreparedFolder
 from sparsedp.data.schema import SourcePosition
@@ -299,3 +300,56 @@ def test_users_are_held_out_whole(tmp_path):
     assert not set(rest.user) & set(held_out.user)
     fewer = data.subset(np.flatnonzero(data.user != rest.user[0]))  # who else is there decides nothing
     assert fewer.split_users(0.4)[1].user.tolist() == held_out.user.tolist()
+
+
+def test_a_stray_quote_is_a_character_of_its_value(tmp_path):
+    lines = [f"{n % 2},item {n},x" for n in range(60)]
+    for at, line in {10: '1,5" pipe,x', 20: '0,"open,x', 30: '1,"a"b,x', 40: '0,"two ""halves""",x'}.items():
+        lines[at] = line
+    (tmp_path / "t.csv").write_text("\n".join(["y,item,z", *lines, ""]))
+    for size in (40, 300, 10_000):
+        table = Table(
+            (tmp_path / "t.csv",), Columns(Label.parse("y"), categorical=("item",)), block_bytes=size
+        )
+        found = [table.read(block) for block in table.blocks(SourcePosition())]
+        assert [each for examples in found for each in examples.malformed] == []
+        items = [line[2:-2] for line in lines]
+        items[40] = 'two "halves"'
+        assert np.concatenate([each.hashes[0] for each in found]).tolist() == hashed(*items).tolist()
+
+
+@pytest.mark.parametrize("name", ["T.TSV", "t.Tsv.gz"])
+def test_names_in_capitals(name, tmp_path):
+    (tmp_path / name).write_text("y\tword\n1\ta\n")
+    assert Table.of([tmp_path / name], Columns(Label.parse("y"), categorical=("word",))).separator == "\t"
+    pl.DataFrame({"y": [1], "word": ["a"]}).write_parquet(tmp_path / "T.PARQUET")
+    assert Table.of([tmp_path / "T.PARQUET"], Columns(Label.parse("y"), categorical=("word",))).is_parquet
+
+
+def test_files_that_cannot_be_a_table_are_refused(tmp_path):
+    columns = Columns(Label.parse("y"), categorical=("word",))
+    (tmp_path / "twice.csv").write_text("y,word,y\n1,a,0\n")
+    with pytest.raises(ValueError, match=r"^files: twice\.csv has two columns 'y'"):
+        Table.of([tmp_path / "twice.csv"], columns)
+    with pytest.raises(ValueError, match=r"^files: twice\.csv is given twice"):
+        Table.of([tmp_path / "twice.csv"] * 2, columns)
+    (tmp_path / "spaces.csv").write_text("y, word\n1,a\n")
+    with pytest.raises(ValueError, match=r"no column 'word' in spaces\.csv, which has y, ' word'$"):
+        Table.of([tmp_path / "spaces.csv"], columns)
+    member = ZipMember(tmp_path / "x.zip", "a.parquet")
+    with pytest.raises(ValueError, match=r"^files: x\.zip/a\.parquet is Parquet in an archive"):
+        Table.of([member], columns)
+
+
+def test_the_year_of_a_date_is_first(tmp_path):
+    """01/02/2020 is two days: rows of the first twelve days of a month would have a wrong time in silence."""
+    (tmp_path / "t.csv").write_text(
+        "y,word,when\n1,a,01/02/2020\n0,b,2020-02-01\n1,c,2020/02/03\n0,d,13-01-2020\n"
+    )
+    table = Table.of([tmp_path / "t.csv"], Columns(Label.parse("y"), categorical=("word",), time="when"))
+    (found,) = [table.read(block) for block in table.blocks(SourcePosition())]
+    assert found.plain["time"].to_list() == [1580515200, 1580688000]
+    assert [(bad.line, bad.reason) for bad in found.malformed] == [
+        (2, "when is '01/02/2020', which is of no use"),
+        (5, "when is '13-01-2020', which is of no use"),
+    ]

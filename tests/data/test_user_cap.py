@@ -61,3 +61,10 @@ def test_users_are_counted_and_a_cap_of_nothing_is_refused() -> None:
     assert cap.users == 3
     with pytest.raises(ValueError, match="rows_per_user must be at least 1"):
         UserCap(0)
+
+
+def test_users_that_cannot_be_read_are_nobody() -> None:
+    """In another encoding Möller and Müller are the same text: one of them gone would exchange what the other is."""
+    names = [name.encode("latin-1").decode(errors="replace") for name in ("Möller", "Müller", "Meier")]
+    assert names[0] == names[1]
+    assert user_ids(pl.Series(names)).to_list() == [None, None, "Meier"]

@@ -12,9 +12,9 @@ import pytest
 from support.command_line import assert_refused, invoke
 from support.runs import config
 
-from sparsedp.data import Columns, HashRule, Label, Table, prepare
+from sparsedp.data import Columns, HashRule, Label, Schema, Table, prepare
 from sparsedp.runs import RunConfig, RunFolder
-from sparsedp.runs.data_location import fit_to_data, locate_data, record_data
+from sparsedp.runs.data_location import data_record, fit_to_data, locate_data, record_data
 from sparsedp.runs.setup import RunSetup
 from sparsedp.runs.text_config import TextConfig
 
@@ -97,9 +97,31 @@ def test_other_texts_in_their_place_are_refused(name: str, tmp_path: Path) -> No
     (texts / "train.tsv").write_text("sentence\tlabel\nfine\t0\n")
     with pytest.raises(ValueError, match="holds other data than the run began with"):
         locate_data(folder)
-    record = {**(folder.read_json("data") or {}), "digest": None}  # a run of before
-    folder.write_json("data", record)
+    folder.write_json("private/data", {"digest": None})  # a run of before
     locate_data(folder)
+
+
+def test_what_may_be_released_has_no_hash_of_the_data(other_data: Path, tmp_path: Path) -> None:
+    folder = RunSetup.create(asked(other_data), tmp_path / "run").folder
+    schema = Schema.read(other_data)
+    hashes = [
+        schema.digest,
+        *(part.sha256 for part in schema.parts),
+        *(each.sample_sha256 for each in schema.sources),
+    ]
+    released = [each for each in folder.path.rglob("*") if each.is_file() and each.parent.name != "private"]
+    assert {"config.yaml", "data.json", "schema.json"} <= {each.name for each in released}
+    for path in released:
+        assert not any(each in path.read_text() for each in hashes), path.name
+    assert data_record(folder)["digest"] == schema.digest
+
+
+def test_a_run_of_before_has_the_hash_beside_the_path(other_data: Path, tmp_path: Path) -> None:
+    folder = RunSetup.create(asked(other_data), tmp_path / "run").folder
+    folder.write_json("data", {**data_record(folder), "digest": "another"})
+    (folder.path / "private" / "data.json").unlink()
+    with pytest.raises(ValueError, match="holds other data than the run began with"):
+        locate_data(folder)
 
 
 def test_a_ledger_that_is_gone_is_not_begun_again(other_data: Path, tmp_path: Path) -> None:

@@ -86,3 +86,31 @@ def test_files_are_valid_json_also_of_a_diverged_run(tmp_path: Path) -> None:
     assert "NaN" not in (tmp_path / "metrics.jsonl").read_text()
     assert folder.read_json("result") == {"auc": 0.5, "log_loss": None}
     assert folder.metrics() == [{"step": 1, "log_loss": None}]
+
+
+def test_a_run_that_cannot_begin_leaves_what_was_there(tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "own.txt").write_text("mine")
+    for path, left in ((tmp_path / "new", []), (tmp_path / "notes", ["own.txt"])):
+        folder = RunFolder(path)
+        folder.create(config())
+        with pytest.raises(ValueError, match="already holds a run"), folder.removed_if_refused():
+            folder.create(config())
+        assert path.exists() == bool(left)
+        assert [each.name for each in path.glob("*")] == left
+
+
+@pytest.mark.parametrize("name", ["part-00000.parquet", "manifest.jsonl"])
+def test_a_folder_of_data_is_no_folder_of_a_run(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).touch()
+    with pytest.raises(ValueError, match="holds prepared data; give another folder"):
+        RunFolder(tmp_path).create(config())
+    assert [each.name for each in tmp_path.iterdir()] == [name]
+
+
+def test_a_run_that_has_charged_stays(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.create(config())
+    with pytest.raises(ValueError, match="already holds a run"), folder.removed_if_refused(lambda: True):
+        folder.create(config())
+    assert folder.has_config

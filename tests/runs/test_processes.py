@@ -76,3 +76,9 @@ def test_the_command_starts_the_processes(tmp_path: Path) -> None:
     assert shown.exit_code == 0, shown.output
     assert json.loads(shown.stdout) == RunFolder(tmp_path / "run").read_json("result")
     assert invoke("resume", tmp_path / "run", "--nproc", "2").exit_code == 0
+
+
+def test_settings_that_no_noise_fits_leave_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is spent by"):
+        train_on_processes(config("fest", fest_mu=100.0), tmp_path / "run", 2)
+    assert not (tmp_path / "run").exists()

@@ -13,7 +13,8 @@ from safetensors import safe_open
 from support.runs import config
 
 from sparsedp.accounting import PrivacyStatement
-from sparsedp.runs import Evaluation, Result, RunFolder, resume
+from sparsedp.runs import Evaluation, Result, RunFolder, load, resume
+from sparsedp.runs.evaluation import evaluate_run
 from sparsedp.runs.result import NOT_PRIVATE, Diverged, finish_run, finished_result, read_failure
 from sparsedp.runs.run_stats import RunStats
 from sparsedp.runs.sources import fresh_model, open_data
@@ -65,6 +66,12 @@ def test_a_diverged_run_is_an_error_and_stays_marked(spoilt: float, tmp_path: Pa
     assert not folder.weights.exists()
     with pytest.raises(Diverged, match="start a new run"):
         resume(tmp_path / "run")
+    with pytest.raises(ValueError, match=r"is not finished: .*diverged.*; start a new run"):
+        finished_result(folder)
+    folder.write_config(config())
+    for use in (load, evaluate_run):
+        with pytest.raises(ValueError, match=r"has no trained model yet: .*diverged.*; start a new run"):
+            use(folder.path)
 
 
 OLD_STREAM = {

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import datetime
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 
@@ -128,3 +130,26 @@ def test_lines_that_cannot_be_read_are_not_guessed(tmp_path: Path, text: str, wo
     (tmp_path / "a.csv").write_text(text)
     with pytest.raises(ValueError, match=words):
         list(serve.read_rows(str(tmp_path / "a.csv"), None))
+
+
+@settings(max_examples=100)
+@given(st.floats())
+def test_the_forms_are_the_texts_of_a_preparation(number: float) -> None:
+    for kind in (pl.Float64(), pl.Float32()):
+        text = pl.Series([number], dtype=kind, strict=False).cast(pl.String)[0]
+        assert re.fullmatch(serve.FORMS[str(kind)], text), text
+    for values in ([True, False], [datetime.date(2020, 1, 2)]):
+        series = pl.Series(values)
+        assert all(re.fullmatch(serve.FORMS[str(series.dtype)], text) for text in series.cast(pl.String))
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"), [("Float64", "3"), ("Float64", "3.0 "), ("Boolean", "True"), ("Date", "2020-1-2")]
+)
+def test_a_text_that_no_value_of_the_type_has_is_refused(exported: Path, kind: str, text: str) -> None:
+    script = serve.Served(exported)
+    column = script.encoding["categorical"][0]["columns"][0]
+    script.encoding["types"] = {column: kind}
+    with pytest.raises(ValueError, match=f"^{column}: is '{text}', which no {kind} is written as"):
+        script._text({column: text}, column)
+    assert script._text({column: ""}, column) == ""

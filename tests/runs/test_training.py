@@ -369,3 +369,19 @@ def test_bad_input_leaves_no_folder(changes: dict[str, Any], message: str, tmp_p
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         train(RunConfig.parse(settings(**changes)), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"algorithm": "fest", "fest_mu": 100.0}, "is spent by"),
+        ({"algorithm": "dp-sgd", "epsilon": 1e-9}, "too small"),
+        ({"algorithm": "adafest", "noise_ratio": 1e-9}, "lattice cells"),
+    ],
+)
+def test_settings_that_cannot_be_trained_leave_no_folder(
+    given: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        train(config(**given), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -16,8 +16,10 @@ from support.runs import config
 from sparsedp import load
 from sparsedp.accounting import GaussianDpEvent, Ledger, RepeatAndSelectDpEvent
 from sparsedp.accounting.event_json import event_key
+from sparsedp.data import Schema
 from sparsedp.runs import RunConfig, RunFolder, start, training, tune, tuning
 from sparsedp.runs.choosing import choose
+from sparsedp.runs.data_location import data_record
 from sparsedp.runs.evaluation import Evaluation, evaluate_run
 from sparsedp.runs.result import Diverged
 from sparsedp.runs.sources import open_data
@@ -255,3 +257,17 @@ def test_a_selection_without_renyi_divergences_is_refused(tmp_path: Path) -> Non
     base = config("exponential", data="generated:600", expected_batch_size=300, epsilon=4.0)
     with pytest.raises(ValueError, match="ExponentialSelection cannot be searched"):
         tune(base, GRID, tmp_path / "best")
+
+
+def test_a_search_on_prepared_data_still_knows_its_data(
+    other_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "draw_repetitions", lambda **_: 1)
+    options = {"hidden": [4], "dims": [2, 2]}
+    base = config(data=str(other_data), model_options=options, expected_batch_size=100, epsilon=4.0)
+    tune(base, GRID, tmp_path / "best")
+    folder = RunFolder(tmp_path / "best")
+    assert data_record(folder)["digest"] == Schema.read(other_data).digest
+    assert [path.name for path in (folder.path / "private").iterdir()] == ["data.json"]
+    assert len({path.stat().st_mtime for path in [folder.path, *folder.path.rglob("*")]}) == 1
+    evaluate_run(folder.path)

@@ -122,6 +122,7 @@ def test_an_embedding_classifier(poisson_sampling: bool, grad_sample_mode: str) 
         max_grad_norm=1.0,
         poisson_sampling=poisson_sampling,
         grad_sample_mode=grad_sample_mode,
+        clipping="flat",
     )
     for x, y in loader:
         optimizer.zero_grad()
@@ -143,6 +144,8 @@ def test_what_means_something_else_is_refused() -> None:
     }
     with pytest.raises(ValueError, match="dimension 0"):
         PrivacyEngine().make_private(**arguments, batch_first=False)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="clipped as a whole"):
+        PrivacyEngine().make_private(**arguments, clipping="per_layer")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="poisson and poisson_sampling"):
         PrivacyEngine().make_private(**arguments, poisson=True, poisson_sampling=True)  # type: ignore[arg-type]
     for mode in ("ghost", "ghost_fsdp", "no_op"):

@@ -296,11 +296,10 @@ def _for_users(
 
 def _refuse_other_data(ledger: Ledger, schema: Schema, data: Path | None) -> None:
     """The cap of data that the run beside a ledger was not trained on proves nothing."""
-    from sparsedp.runs.data_location import RECORD
+    from sparsedp.runs.data_location import data_record
     from sparsedp.runs.folder import RunFolder
 
-    record = RunFolder(ledger.path.parent).read_json(RECORD) or {}
-    if record.get("digest") not in (None, schema.digest):
+    if data_record(RunFolder(ledger.path.parent)).get("digest") not in (None, schema.digest):
         raise ValueError(f"data: {data} holds other data than the run beside the ledger was trained on")
 
 

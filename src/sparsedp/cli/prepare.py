@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sparsedp.cli.column_options import name_and_number, names_in, once, scales_in, table_rows_in
 from sparsedp.cli.errors import refuse_bad_input, refuse_special_file
 from sparsedp.core.strict_json import json_text
 
 if TYPE_CHECKING:
     from sparsedp.data.preparation import Reader
     from sparsedp.data.rules import IdRule
-    from sparsedp.data.scales import Scale
     from sparsedp.data.schema import Schema
     from sparsedp.data.table import Columns
     from sparsedp.data.vocabulary import Vocabulary
@@ -118,7 +118,7 @@ def criteo(
     )
     if buckets is not None and choice.is_made:
         raise ValueError("buckets cannot be given together with a vocabulary")
-    sizes = _table_rows(buckets, len(CATEGORIES)) if buckets is not None else VOCABULARY_SIZES
+    sizes = table_rows_in(buckets, len(CATEGORIES)) if buckets is not None else VOCABULARY_SIZES
     hashed = {} if choice.is_made else dict(zip(CATEGORIES, map(HashRule, sizes), strict=True))
     _prepare(Criteo.of(files), out, hashed, choice, strict, as_json)
 
@@ -157,18 +157,18 @@ def table(
     from sparsedp.data.table import Columns, Table
 
     _refuse_special_files(files)
-    crosses = [_name_and_number("cross", text) for text in cross or ()]
+    crosses = [name_and_number("cross", text) for text in cross or ()]
     columns = Columns(
         label=LabelRule.parse(label),
-        numeric=_names(numeric),
-        categorical=_names(categorical),
-        crosses=tuple(_names([names]) for names, _ in crosses),
-        multi_hot=_names(multi_hot),
+        numeric=names_in(numeric),
+        categorical=names_in(categorical),
+        crosses=tuple(names_in([names]) for names, _ in crosses),
+        multi_hot=names_in(multi_hot),
         multi_hot_separator=multi_hot_separator,
         time=time,
         user=user,
         rows_per_user=rows_per_user,
-        scales=_scales(scale),
+        scales=scales_in(scale),
     )
     choice = _VocabularyChoice(
         vocabulary, vocabulary_epsilon, vocabulary_delta, ledger, vocabulary_is_public, min_count
@@ -176,7 +176,7 @@ def table(
     if user is not None:
         choice.refuse_learning()
     rules, defaulted = _hash_rules(
-        columns, hashed, {"*".join(_names([names])): rows for names, rows in crosses}, choice
+        columns, hashed, {"*".join(names_in([names])): rows for names, rows in crosses}, choice
     )
     reader = Table.of(
         open_archives(files, member),
@@ -196,7 +196,7 @@ def _hash_rules(
     """
     from sparsedp.data.rules import HashRule
 
-    sizes = dict(_name_and_number("hash", text) for text in hashed or ())
+    sizes = once("hash", [name_and_number("hash", text) for text in hashed or ()])
     hashable = (*columns.categorical, *columns.multi_hot)
     others = sizes.pop(ALL, None) if ALL not in hashable else None
     unknown = sorted(sizes.keys() - set(hashable))
@@ -367,43 +367,6 @@ def byte_progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
 def _refuse_special_files(files: Sequence[Path]) -> None:
     for path in files:
         refuse_special_file("files", path)
-
-
-def _names(texts: Sequence[str] | None) -> tuple[str, ...]:
-    return tuple(name.strip() for text in texts or () for name in text.split(",") if name.strip())
-
-
-def _scales(texts: Sequence[str] | None) -> dict[str, Scale]:
-    """The bounds of the numeric columns that have any."""
-    from sparsedp.data.scales import Scale
-
-    bounds = {}
-    for text in texts or ():
-        name, _, written = text.partition("=")
-        if not name or not written:
-            raise ValueError(f"scale must be NAME=LOW:HIGH or NAME=log, got {text!r}")
-        if (scale := Scale.parse(written)) is not None:
-            bounds[name.strip()] = scale
-    return bounds
-
-
-def _name_and_number(option: str, text: str) -> tuple[str, int]:
-    name, _, number = text.rpartition("=")
-    if not name or not number.strip().isdecimal():
-        raise ValueError(f"{option} must be NAME=BUCKETS, got {text!r}")
-    return name.strip(), int(number)
-
-
-def _table_rows(text: str, features: int) -> tuple[int, ...]:
-    try:
-        sizes = tuple(int(part) for part in text.split(","))
-    except ValueError as error:
-        raise ValueError(f"buckets must be integers, got {text!r}") from error
-    if len(sizes) == 1:
-        return sizes * features
-    if len(sizes) != features:
-        raise ValueError(f"buckets must be one number or {features}, got {len(sizes)}")
-    return sizes
 
 
 def _counted(number: int, thing: str) -> str:

@@ -96,6 +96,17 @@ def open_archives(files: Sequence[Path], pattern: str | None = None) -> tuple[In
     return tuple(opened)
 
 
+def refuse_repeats(files: Sequence[InputFile]) -> None:
+    """Refuse a file that is given twice: each of its examples would be two, while a guarantee is for one."""
+    places = [
+        (file.archive.resolve(), file.member) if isinstance(file, ZipMember) else (file.resolve(), "")
+        for file in files
+    ]
+    for number, place in enumerate(places):
+        if place in places[:number]:
+            raise ValueError(f"files: {files[number].name} is given twice, so that each of its rows would be")
+
+
 def is_archive(path: Path) -> bool:
     """Whether a file is a zip archive, by its first bytes."""
     with path.open("rb") as file:
@@ -138,7 +149,7 @@ def _members(path: Path, pattern: str | None) -> list[ZipMember]:
         for info in sorted(infos, key=lambda info: info.filename)
         if not info.is_dir()
         and not info.filename.startswith(hidden)
-        and any(fnmatchcase(info.filename, each) for each in patterns)
+        and any(fnmatchcase(info.filename if pattern else info.filename.lower(), each) for each in patterns)
     ]
     if not chosen:
         raise ValueError(f"files: {path} has no member that matches {' or '.join(patterns)}")

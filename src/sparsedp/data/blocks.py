@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sparsedp.data.archives import InputFile, ZipMember
+from sparsedp.data.quotes import Quotes
 from sparsedp.data.schema import Source, SourcePosition
 
 BLOCK_BYTES = 8 * 2**20
@@ -85,19 +86,19 @@ def read_text(
     start: SourcePosition,
     *,
     header: bool = False,
-    quote: str | None = None,
+    quotes: Quotes | None = None,
     size: int = BLOCK_BYTES,
 ) -> Iterator[Block]:
     """Yield the lines of the files from `start` on, in blocks: the whole lines of the next `size` bytes.
 
-    With a `header`, the first line of every file is passed over. With a `quote` character, a line break
-    between quotes does not end a line.
+    With a `header`, the first line of every file is passed over. With `quotes`, a line break in a value that they
+    enclose does not end a line.
     """
     position = start
     for source in range(start.source, len(files)):
         if source != position.source:
             position = SourcePosition(source, 0, 0, position.earlier_lines + position.line)
-        for block in _read_file(files[source], position, header, quote, size):
+        for block in _read_file(files[source], position, header, quotes, size):
             yield block
             position = block.end
 
@@ -160,7 +161,7 @@ def readable(path: InputFile, where: str = "") -> Iterator[None]:
 
 
 def _read_file(
-    path: InputFile, position: SourcePosition, header: bool, quote: str | None, size: int
+    path: InputFile, position: SourcePosition, header: bool, quotes: Quotes | None, size: int
 ) -> Iterator[Block]:
     if header and position.byte == 0:
         position = SourcePosition(position.source, len(first_line(path)), 1, position.earlier_lines)
@@ -172,7 +173,7 @@ def _read_file(
             while True:
                 fresh = _read(text, size - len(rest) % size)
                 data = rest + fresh
-                cut = _last_line_end(data, quote) if fresh else len(data)
+                cut = _last_line_end(data, quotes) if fresh else len(data)
                 if not cut and len(data) > MAX_LINE_BYTES:
                     raise ValueError(
                         f"{path}: no end of line after line {position.line}: no text, or an open quote"
@@ -231,13 +232,6 @@ def _skip(text: IO[bytes], count: int) -> None:
         count -= passed
 
 
-def _last_line_end(data: bytes, quote: str | None) -> int:
-    """Return the length of the whole lines in `data`: up to the last line break outside quotes."""
-    end = data.rfind(b"\n") + 1
-    if quote is None or not end:
-        return end
-    quotes = np.flatnonzero(np.frombuffer(data, np.uint8) == ord(quote))
-    while end and (before := int(np.searchsorted(quotes, end))) % 2:
-        # The break lies inside quotes, opened at the last quote before it: go back before that line.
-        end = data.rfind(b"\n", 0, int(quotes[before - 1])) + 1
-    return end
+def _last_line_end(data: bytes, quotes: Quotes | None) -> int:
+    """Return the length of the whole lines in `data`."""
+    return data.rfind(b"\n") + 1 if quotes is None else quotes.last_line_end(data)

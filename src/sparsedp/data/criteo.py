@@ -15,6 +15,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from sparsedp.core.arrays import U64
+from sparsedp.data.archives import refuse_repeats
 from sparsedp.data.blocks import BLOCK_BYTES, Block, read_text
 from sparsedp.data.encoding import HEX, EncodedFeature, Encoding
 from sparsedp.data.examples import NUMERIC_RULE, Examples, Malformed, log_transform
@@ -53,6 +54,7 @@ class Criteo:
         """Look at the file names: day files (put in the order of their days, as no shell does) or none."""
         if not files:
             raise ValueError("files: at least one is needed")
+        refuse_repeats(files)
         matches = {path: _DAY_FILE.search(path.name) for path in files}
         days = {path: int(match[1]) for path, match in matches.items() if match is not None}
         if not days:

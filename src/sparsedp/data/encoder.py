@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from sparsedp.core.arrays import U64
 from sparsedp.data.batch import Batch, MultiHot
+from sparsedp.data.column_types import is_number
 from sparsedp.data.compiled_hashing import hash_hex, hash_strings, write_buckets
 from sparsedp.data.encoding import HEX, IDS, TEXT, EncodedFeature, Encoding, is_text
 from sparsedp.data.examples import bag_of, transform
@@ -67,7 +68,7 @@ class Encoder:
         names = self.encoding.numeric
         for name in names:
             kind = frame.schema[name]
-            if not (kind.is_numeric() or kind in (pl.String, pl.Boolean, pl.Null)):
+            if not is_number(kind):
                 raise ValueError(f"{name}: must be a column of numbers, is {kind}")
         values = frame.select(pl.col(name).cast(pl.Float64, strict=False) for name in names)
         for name in names:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable
@@ -44,9 +45,15 @@ class Label:
     def number(self) -> float | None:
         """The value as a number, if it is one."""
         try:
-            return float(self.value) if self.value is not None else None
+            number = float(self.value) if self.value is not None else math.nan
         except ValueError:
             return None
+        return number if math.isfinite(number) else None
+
+    @property
+    def reads_numbers(self) -> bool:
+        """Whether the column must hold numbers: only a text is compared with anything else."""
+        return self.sign is None or self.number is not None
 
     @property
     def rule(self) -> str:

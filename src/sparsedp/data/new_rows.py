@@ -19,8 +19,9 @@ from sparsedp.data.blocks import BLOCK_BYTES, Block, read_parquet, read_text, re
 from sparsedp.data.encoder import Reasons
 from sparsedp.data.encoding import Encoding
 from sparsedp.data.lines import Separated
+from sparsedp.data.quotes import Quotes
 from sparsedp.data.schema import SourcePosition
-from sparsedp.data.table import PARQUET, QUOTE, header_of
+from sparsedp.data.table import QUOTE, header_of, is_parquet, separator_of
 
 TAB = "\t"
 
@@ -69,7 +70,7 @@ class NewRows:
     @property
     def is_parquet(self) -> bool:
         """Whether the file is Parquet."""
-        return self.path.suffix in PARQUET
+        return is_parquet(self.path)
 
     @property
     def ignored(self) -> list[str]:
@@ -105,7 +106,7 @@ class NewRows:
         start = SourcePosition()
         if self.is_parquet:
             return read_parquet([self.path], start, columns=self._read)
-        return read_text([self.path], start, header=self._has_header, quote=self._quote, size=BLOCK_BYTES)
+        return read_text([self.path], start, header=self._has_header, quotes=self._quotes, size=BLOCK_BYTES)
 
     def read(self, block: Block) -> RawRows:
         """Read a block: only the columns that are needed."""
@@ -120,6 +121,8 @@ class NewRows:
                     pl.exceptions.PolarsError
                 ):  # no number, no UTF-8, lines of other lengths
                     return RawRows(self._parse(text, numbers), {}, first + np.arange(block.lines))
+        if self._quotes is not None:
+            text = self._quotes.closed(text)
         lines = form.lines(text)
         even = lines.columns == form.columns
         try:
@@ -185,11 +188,15 @@ class NewRows:
     def _cut(self) -> str:
         if self.separator is not None:
             return self.separator
-        return TAB if {".tsv", ".tab"} & set(self.path.suffixes) or not self._has_header else ","
+        return separator_of(self.path) if self._has_header else TAB
 
     @property
     def _quote(self) -> str | None:
         return QUOTE if self._has_header else None
+
+    @property
+    def _quotes(self) -> Quotes | None:
+        return None if self._quote is None else Quotes(self._cut, self._quote)
 
     def _header(self, separator: str) -> list[str]:
         try:

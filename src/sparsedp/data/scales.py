@@ -23,7 +23,7 @@ class Scale:
     high: float
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
+        if not (self.low < self.high and math.isfinite(self.high - self.low)):
             raise ValueError(f"scale must be two finite numbers LOW:HIGH, LOW below HIGH, got {self}")
 
     def __str__(self) -> str:

@@ -12,13 +12,15 @@ from numpy.typing import NDArray
 
 from sparsedp.core.arrays import U64
 from sparsedp.core.validation import check_count
-from sparsedp.data.archives import InputFile, ZipMember
+from sparsedp.data.archives import InputFile, ZipMember, refuse_repeats
 from sparsedp.data.blocks import BLOCK_BYTES, Block, first_line, read_parquet, read_text, readable
+from sparsedp.data.column_types import check_type
 from sparsedp.data.encoding import EncodedFeature, Encoding, is_text
 from sparsedp.data.examples import NUMERIC_RULE, Examples, Malformed, bag_of, transform
 from sparsedp.data.hashing import cross, hash_strings
 from sparsedp.data.label import Label
 from sparsedp.data.lines import Separated
+from sparsedp.data.quotes import Quotes
 from sparsedp.data.rules import IdRule
 from sparsedp.data.scales import Scale, scales_in_words
 from sparsedp.data.schema import Feature, Schema, Source, SourcePosition
@@ -67,6 +69,8 @@ class Columns:
             raise ValueError("categorical: at least one categorical, crossed or multi-hot column is needed")
         if (self.user is None) != (self.rows_per_user is None):
             raise ValueError("user and rows_per_user belong together: give both, or neither")
+        if self.multi_hot and not self.multi_hot_separator:
+            raise ValueError("multi_hot_separator: must not be empty")
         if self.rows_per_user is not None:
             check_count("rows_per_user", self.rows_per_user)
 
@@ -76,14 +80,15 @@ class Columns:
         return (*self.categorical, *("*".join(parts) for parts in self.crosses))
 
     @property
-    def needed(self) -> dict[str, str]:
-        """Every column that must exist, with the role that needs it."""
-        roles = {self.label.column: "label"}
-        for role in ("numeric", "categorical", "multi_hot"):
-            roles.update({name: role.replace("_", "-") for name in getattr(self, role)})
-        roles.update({name: "cross" for parts in self.crosses for name in parts})
+    def roles(self) -> list[tuple[str, str]]:
+        """Every role with a column that it needs; a column may have several."""
+        pairs = [("label", self.label.column)]
+        pairs += [("numeric", name) for name in self.numeric]
+        pairs += [("categorical", name) for name in self.categorical]
+        pairs += [("multi-hot", name) for name in self.multi_hot]
+        pairs += [("cross", name) for parts in self.crosses for name in parts]
         single = {"time": self.time, "user": self.user}
-        return roles | {name: role for role, name in single.items() if name is not None}
+        return pairs + [(role, name) for role, name in single.items() if name is not None]
 
 
 @dataclass(frozen=True)
@@ -108,12 +113,13 @@ class Table:
         """Read the names and headers of the files; the requested columns must be there."""
         if not files:
             raise ValueError("files: at least one is needed")
+        refuse_repeats(files)
         if separator is None:
-            separator = "\t" if {".tsv", ".tab"} & set(files[0].suffixes) else ","
+            separator = separator_of(files[0])
         if len(separator.encode()) != 1:
             raise ValueError(f"separator must be one byte, got {separator!r}")
         table = cls(tuple(files), columns, separator, tuple(nulls))
-        if len({path.suffix in PARQUET for path in files}) > 1:
+        if len({is_parquet(path) for path in files}) > 1:
             raise ValueError("files: Parquet and text cannot be mixed")
         table._check_columns()
         return table
@@ -131,13 +137,13 @@ class Table:
     @property
     def is_parquet(self) -> bool:
         """Whether the files are Parquet."""
-        return self.files[0].suffix in PARQUET
+        return is_parquet(self.files[0])
 
     def blocks(self, start: SourcePosition) -> Iterator[Block]:
         """Yield the files from `start` on."""
         if self.is_parquet:
             return read_parquet(self.files, start)
-        return read_text(self.files, start, header=True, quote=QUOTE, size=self.block_bytes)
+        return read_text(self.files, start, header=True, quotes=Quotes(self.separator), size=self.block_bytes)
 
     def schema(self, sources: tuple[Source, ...], rules: Mapping[str, IdRule]) -> Schema:
         """Describe the prepared columns."""
@@ -248,6 +254,7 @@ class Table:
 
     def _parse(self, text: bytes) -> tuple[pl.DataFrame, NDArray[np.int64], dict[int, str]]:
         """Parse lines into strings; also give the number of each, and the reasons of those left out."""
+        text = Quotes(self.separator).closed(text)
         form = Separated(self.separator, QUOTE, len(self._names))
         lines = form.lines(text)
         even = lines.columns == form.columns
@@ -299,19 +306,30 @@ class Table:
 
     def _check_columns(self) -> None:
         for path in self.files:
-            if self.is_parquet:
-                assert not isinstance(path, ZipMember)  # its members are text
-                with readable(path):
-                    names = list(pl.read_parquet_schema(path))
-            else:
-                names = header_of(path, self.separator)
-                if names != self._names:
-                    raise ValueError(f"files: {path.name} has other columns than {self.files[0].name}")
-            for name, role in self.columns.needed.items():
-                if name not in names and name not in self.columns.derived:
-                    raise ValueError(
-                        f"{role}: no column {name!r} in {path.name}, which has {', '.join(names)}"
-                    )
+            types = self._types_in(path)
+            for role, name in self.columns.roles:
+                if name in self.columns.derived:
+                    continue
+                if name not in types:
+                    has = ", ".join(each if each == each.strip() else repr(each) for each in types)
+                    raise ValueError(f"{role}: no column {name!r} in {path.name}, which has {has}")
+                if role != "label" or self.columns.label.reads_numbers:
+                    check_type(role, name, types[name])
+
+    def _types_in(self, path: InputFile) -> dict[str, pl.DataType]:
+        """The columns of a file."""
+        if self.is_parquet:
+            if isinstance(path, ZipMember):
+                raise ValueError(f"files: {path.name} is Parquet in an archive: unpack it first")
+            with readable(path):
+                return dict(pl.read_parquet_schema(path))
+        names = header_of(path, self.separator)
+        if names != self._names:
+            raise ValueError(f"files: {path.name} has other columns than {self.files[0].name}")
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"files: {path.name} has two columns {name!r}")
+        return dict.fromkeys(names, pl.String())
 
 
 def _complaint(name: str, value: object) -> str:
@@ -320,12 +338,23 @@ def _complaint(name: str, value: object) -> str:
     )
 
 
+def is_parquet(path: InputFile) -> bool:
+    """Whether a file is Parquet, by its name."""
+    return path.suffix.lower() in PARQUET
+
+
+def separator_of(path: InputFile) -> str:
+    """The separator of a text file, by its name."""
+    return "\t" if {".tsv", ".tab"} & {suffix.lower() for suffix in path.suffixes} else ","
+
+
 def header_of(path: InputFile, separator: str) -> list[str]:
     """The names of the columns in the first line of a text file."""
     line = first_line(path)
     if not line.strip():
         raise ValueError(f"files: {path.name} is empty")
     with readable(path, " in its header"):
+        line = Quotes(separator).closed(line)
         names = pl.read_csv(line, separator=separator, has_header=False, infer_schema=False).row(0)
     return [str(name) for name in names]
 
@@ -335,5 +364,6 @@ def _seconds(time: pl.Expr, kind: pl.DataType) -> pl.Expr:
     if kind.is_numeric():
         return time.cast(pl.Int64, strict=False)
     if kind == pl.String:
-        time = time.str.to_datetime(strict=False, time_zone="UTC")
+        # Day or month first is not told apart, so that a part of the times would be read wrongly: the year is first.
+        time = pl.when(time.str.contains(r"^\d{4}")).then(time).str.to_datetime(strict=False, time_zone="UTC")
     return time.dt.epoch("s")

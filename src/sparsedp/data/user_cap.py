@@ -8,12 +8,18 @@ import polars as pl
 from sparsedp.core.arrays import I64, Bools
 from sparsedp.core.validation import check_count
 
+UNREAD = "\ufffd"
+"""What stands for a character that could not be read."""
+
 
 def user_ids(values: pl.Series) -> pl.Series:
-    """The users of rows as texts; null where there is none: missing, empty, or not a number in a column of floats.
+    """The users of rows as texts; null where there is none: missing, empty, not a number in a column of floats, or with
+    characters that could not be read.
 
     A user has one text in all files: spaces around it are dropped, and so is the ".0" that integers get where a column
-    with gaps became floats. Two texts for one user would double its rows; rows of nobody are not those of one user.
+    with gaps became floats. Two texts for one user would double its rows; rows of nobody are not those of one user,
+    and nor are those of users whose names differ in a character that is not UTF-8: to remove one of them would exchange
+    what the other is, which moves a step twice as far as to remove it.
     """
     texts = values.cast(pl.String)
     if values.dtype.is_float():
@@ -21,7 +27,7 @@ def user_ids(values: pl.Series) -> pl.Series:
         is_whole = (whole.cast(values.dtype) == values).fill_null(False)
         texts = whole.cast(pl.String).zip_with(is_whole, texts.set(values.is_nan(), None))
     texts = texts.str.strip_chars().str.replace(r"^([+-]?\d+)\.0+$", "$1")
-    return texts.set(texts == "", None)
+    return texts.set((texts == "") | texts.str.contains(UNREAD, literal=True), None)
 
 
 class UserCap:

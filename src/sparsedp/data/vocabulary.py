@@ -55,7 +55,9 @@ class Vocabulary:
         """
         path = Path(path)
         try:
-            return cls._of(path, pl.read_parquet(path) if path.suffix == ".parquet" else _read_text(path))
+            return cls._of(
+                path, pl.read_parquet(path) if path.suffix.lower() == ".parquet" else _read_text(path)
+            )
         except UNREADABLE as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise
@@ -80,7 +82,7 @@ class Vocabulary:
             shown = ", ".join(map(repr, twice.row(0)))
             raise ValueError(f"vocabulary: {path} lists a value twice: {shown}")
         groups = frame.group_by("feature", maintain_order=True)
-        metadata = pl.read_parquet_metadata(path) if path.suffix == ".parquet" else {}
+        metadata = pl.read_parquet_metadata(path) if path.suffix.lower() == ".parquet" else {}
         return cls(
             {str(name): group["key"].cast(pl.Int64).to_numpy() for (name,), group in groups},
             metadata.get("statement") or None,

@@ -9,7 +9,7 @@ from typing import Any
 from sparsedp.accounting import PrivacyStatement
 from sparsedp.core.typed_fields import check_fields
 from sparsedp.runs import RunConfig, RunFolder
-from sparsedp.runs.data_location import RECORD
+from sparsedp.runs.data_location import data_record
 from sparsedp.runs.folder import AUDIT
 from sparsedp.runs.result import finished_result
 
@@ -33,8 +33,7 @@ class FinishedRun:
         """From its folder."""
         folder = RunFolder(path)
         config, result = folder.config(), finished_result(folder)
-        record = folder.read_json(RECORD) or {}
-        return cls(folder, config, asdict(result), folder.metrics(), record, _read_audit(folder))
+        return cls(folder, config, asdict(result), folder.metrics(), data_record(folder), _read_audit(folder))
 
     @property
     def name(self) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sparsedp.accounting import calibrate, epsilon_of, split_sigma, trade_off_curve
 from sparsedp.accounting.events import DpEvent, Events, PoissonSampledDpEvent
 from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE, PrivacyStatement
+from sparsedp.core.steps import steps_in, steps_per_epoch
 from sparsedp.runs.algorithms import selection_of
 from sparsedp.runs.calibration import calibration_events
 from sparsedp.runs.config import RunConfig, left_open
@@ -93,3 +94,9 @@ def run_cost(config: RunConfig, sampling_rate: float, steps: int, delta: float) 
         step_event=lambda sigma: PoissonSampledDpEvent(sampling_rate, selection.step_event(sigma)),
     )
     return RunCost(selection, sigma, sampling_rate, steps, beside)
+
+
+def cost_on(config: RunConfig, examples: int, delta: float) -> RunCost:
+    """The cost of a run on so many training examples."""
+    rate = min(config.choices.expected_batch_size, examples) / examples
+    return run_cost(config, rate, steps_in(config.choices.epochs, steps_per_epoch(rate)), delta)

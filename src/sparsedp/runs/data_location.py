@@ -9,6 +9,7 @@ import hashlib
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 from sparsedp.data.schema import Schema
 from sparsedp.runs.config import RunConfig
@@ -17,7 +18,10 @@ from sparsedp.runs.text_config import TextConfig
 
 GENERATED = re.compile(r"generated:(\d+)(?:x(\d+))?")
 RECORD = "data"
-"""The file, ``data.json``, in which a run's folder notes which data it is of."""
+"""The file, ``data.json``, in which a run's folder notes where its data is."""
+_PRIVATE_RECORD = "private/data"
+"""The file with a hash of the data. Who knows all rows but one can tell by it whether that one is there, so that it is not
+released."""
 _FOR_BAGS = "dlrm"
 
 
@@ -60,10 +64,15 @@ def record_data(folder: RunFolder, config: RunConfig) -> None:
     schema = schema_of(config)
     record = {
         "relative": os.path.relpath(config.data, folder.path.absolute()),
-        "digest": _digest(config, schema),
         "vocabulary_statement": None if schema is None else schema.vocabulary_statement,
     }
+    folder.write_json(_PRIVATE_RECORD, {"digest": _digest(config, schema)})
     folder.write_json(RECORD, record)
+
+
+def data_record(folder: RunFolder) -> dict[str, Any]:
+    """What a run's folder notes of its data; ``digest``, a hash of it, where the folder has its private part."""
+    return {**(folder.read_json(RECORD) or {}), **(folder.read_json(_PRIVATE_RECORD) or {})}
 
 
 def locate_data(folder: RunFolder, run_data: str | None = None) -> RunConfig:
@@ -77,7 +86,7 @@ def locate_data(folder: RunFolder, run_data: str | None = None) -> RunConfig:
         if run_data is not None:
             raise ValueError(f"run_data: the run is on {config.data}, which is nowhere on disk")
         return config
-    record = folder.read_json(RECORD) or {}
+    record = data_record(folder)
     relative = record.get("relative")
     beside = [folder.path.absolute() / relative] if isinstance(relative, str) else []
     places = [Path(run_data).absolute()] if run_data is not None else [Path(config.data), *beside]

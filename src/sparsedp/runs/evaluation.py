@@ -126,7 +126,7 @@ def evaluate_run(path: str | Path, data: str | None = None, *, run_data: str | N
     folder = RunFolder(path)
     config = folder.config()
     if not folder.weights.exists():
-        raise ValueError(f"{path} has no trained model yet; resume it first")
+        raise folder.incomplete()
     config = locate_data(folder, run_data)
     trained_on = data_of(config)
     model = fresh_model(config, trained_on)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from sparsedp.core.durable import write_file
 from sparsedp.core.strict_json import json_text
 from sparsedp.core.text_files import parse_json, read_json_object, read_text
+from sparsedp.data.schema import MANIFEST
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.text_config import read_config
 
@@ -26,12 +29,14 @@ class RunFolder:
     run that diverged ``failed.json`` in place of it and of the weights),
     ``model.safetensors``, ``schema.json`` and ``encoding.json`` (the rules of the preparation; with
     vocabularies ``encoding.safetensors``), ``tensorboard/``, the run's own ``run.ledger`` and its name on ledgers,
-    ``run.name``, ``data.json``, which data it is of, and ``audit.json``, what an audit of it found; ``private/``
-    has the checkpoint, which holds the state of the optimiser and (for seeded runs) of the noise streams.
+    ``run.name``, ``data.json``, where its data is, and ``audit.json``, what an audit of it found; ``private/``
+    has the checkpoint, which holds the state of the optimiser and (for seeded runs) of the noise streams, and
+    ``data.json``, a hash of the data.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self._earlier: set[str] = set()
 
     @property
     def checkpoint(self) -> Path:
@@ -80,15 +85,43 @@ class RunFolder:
     def create(self, config: RunConfig) -> None:
         """Make the folder for a new run; refuse one that is taken."""
         self.refuse_taken()
+        self._earlier = {each.name for each in self.path.iterdir()} if self.path.exists() else set()
         (self.path / "private").mkdir(parents=True, exist_ok=True)
         os.chmod(self.path / "private", 0o700)
         write_file(self.path / "run.name", f"{self.path.resolve().name}-{secrets.token_hex(4)}")
         self.write_config(config)
 
+    @contextmanager
+    def removed_if_refused(self, has_begun: Callable[[], bool] = lambda: False) -> Iterator[None]:
+        """Remove what was made since ``create`` where what follows fails before the run has begun, that is, has charged
+        anything: such a folder is only in the way of the next try."""
+        try:
+            yield
+        except Exception:
+            if not has_begun():
+                self._remove_new()
+            raise
+
+    def _remove_new(self) -> None:
+        for path in self.path.iterdir():
+            if path.name not in self._earlier:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if not self._earlier:
+            self.path.rmdir()
+
     def refuse_taken(self) -> None:
-        """Refuse a folder that holds a run."""
+        """Refuse a folder that holds a run, or data: a run's folder may be released."""
         if self.has_config:
             raise ValueError(f"{self.path} already holds a run; resume it, or give another folder")
+        if (self.path / MANIFEST).exists() or any(self.path.glob("part-*.parquet")):
+            raise ValueError(f"{self.path} holds prepared data; give another folder, which may be released")
+
+    def incomplete(self, state: str = "has no trained model yet") -> ValueError:
+        """The error of a run that is used before its end: resumed it may be, unless it has failed."""
+        failed = self.read_json("failed")
+        if failed is None:
+            return ValueError(f"{self.path} {state}; resume it first")
+        return ValueError(f"{self.path} {state}: {failed.get('reason', 'the run failed')}; start a new run")
 
     def write_config(self, config: RunConfig) -> None:
         """Write the settings of the run."""

@@ -75,7 +75,7 @@ class ModelFolder:
         else:
             raise ValueError(f"{folder} holds neither a run nor an exported model")
         if not (unfinished or found.is_finished):
-            raise ValueError(f"{folder} has no trained model yet; resume it first")
+            raise run.incomplete()
         return found
 
     @property

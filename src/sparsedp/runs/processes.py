@@ -13,6 +13,7 @@ from sparsedp.distributed.checkpoint import has_checkpoint
 from sparsedp.runs.checkpoints import CheckpointSchedule
 from sparsedp.runs.choosing import completed
 from sparsedp.runs.config import RunConfig
+from sparsedp.runs.cost import cost_on
 from sparsedp.runs.distributed_trainer import DistributedTrainer
 from sparsedp.runs.evaluation import evaluate
 from sparsedp.runs.folder import RunFolder
@@ -34,8 +35,11 @@ def train_on_processes(config: RunConfig, path: str | Path, processes: int, *, q
     """Train a new run into the folder ``path`` on so many processes, with one thread each."""
     config, _ = completed(config, processes=True)
     _check(config, processes)
-    RunSetup.create(config, path)
-    return _run(RunFolder(path), processes, quiet)
+    setup = RunSetup.create(config, path)
+    with setup.folder.removed_if_refused():
+        examples = len(split(config, setup.data)[0])
+        cost_on(config, examples, config.delta_for(examples))  # else each process would find out by itself
+    return _run(setup.folder, processes, quiet)
 
 
 def resume_on_processes(path: str | Path, processes: int, *, quiet: bool = False) -> Result:

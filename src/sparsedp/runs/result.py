@@ -98,7 +98,7 @@ def finished_result(folder: RunFolder) -> Result:
     """The figures of a run that must be finished."""
     result = read_result(folder)
     if result is None:
-        raise ValueError(f"{folder.path} is not finished; resume it first")
+        raise folder.incomplete("is not finished")
     return result
 
 

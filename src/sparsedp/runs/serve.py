@@ -24,6 +24,9 @@ from safetensors.torch import load_file
 WORD = 2**64 - 1
 GAMMA = 0x9E3779B97F4A7C15
 CROSS = 0xD1B54A32D192ED03
+FLOAT = r"-?(\d+\.\d+|\d(\.\d+)?e[+-]?\d+|inf)|NaN"
+FORMS = {"Boolean": "true|false", "Float32": FLOAT, "Float64": FLOAT, "Date": r"\d{4}-\d\d-\d\d"}
+"""The texts of values that were neither texts nor integers when the data was prepared; another text has another id."""
 
 
 def mix(word: int) -> int:
@@ -102,6 +105,11 @@ class Served:
             text = text.lower()
             if not re.fullmatch("([0-9a-f]{8})?", text):
                 raise ValueError(f"{column}: is {text!r}, not 8 hex digits")
+        form = FORMS.get(self.encoding["types"].get(column))
+        if form is not None and not re.fullmatch(f"({form})?", text):
+            raise ValueError(
+                f"{column}: is {text!r}, which no {self.encoding['types'][column]} is written as"
+            )
         return text
 
     def _number(self, row: Mapping[str, Any], column: str) -> float:

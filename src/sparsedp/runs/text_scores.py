@@ -28,7 +28,7 @@ def predict_texts(folder: RunFolder, path: Path, out: Path) -> int:
     assert isinstance(config, TextConfig)
     check_out(out, path)
     if not folder.weights.exists():
-        raise ValueError(f"{folder.path} has no trained model yet; resume it first")
+        raise folder.incomplete()
     texts = read_tsv(path, **{**config.columns, "label": None})
     data, model = tokens_of(config, texts), fresh_classifier(config).eval()
     try:

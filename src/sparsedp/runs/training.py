@@ -47,7 +47,9 @@ def train(config: RunConfig, path: str | Path, on_progress: OnProgress | None = 
     """Train a new run into the folder ``path``."""
     if config.period is not None:
         raise ValueError("period: a streaming run is trained with sparsedp.runs.stream")
-    return _run(RunSetup.create(config, path), on_progress)
+    setup = RunSetup.create(config, path)
+    with setup.folder.removed_if_refused(lambda: _has_begun(setup)):
+        return _run(setup, on_progress)
 
 
 def resume_training(folder: RunFolder, on_progress: OnProgress | None = None) -> Result:
@@ -55,6 +57,13 @@ def resume_training(folder: RunFolder, on_progress: OnProgress | None = None) ->
     if folder.shared_checkpoint.exists():
         raise ValueError(f"{folder.path}: was trained on several processes; resume it with --nproc")
     return _run(RunSetup.reopen(folder), on_progress)
+
+
+def _has_begun(setup: RunSetup) -> bool:
+    """Whether anything was charged for a run; one without privacy has begun when it has a folder."""
+    if not setup.config.is_private:
+        return True
+    return bool(open_ledger(setup.config, setup.folder.ledger, setup.folder.run_name).own_events())
 
 
 def _run(setup: RunSetup, on_progress: OnProgress | None) -> Result:

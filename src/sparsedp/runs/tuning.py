@@ -23,7 +23,6 @@ from sparsedp.accounting.events import ComposedDpEvent, DpEvent, SelfComposedDpE
 from sparsedp.accounting.renyi import has_renyi, renyi_epsilon
 from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE
 from sparsedp.core.durable import replace_file, write_file
-from sparsedp.core.steps import steps_in, steps_per_epoch
 from sparsedp.core.strict_json import json_text
 from sparsedp.core.text_files import read_json_object
 from sparsedp.data import ClickData
@@ -31,7 +30,7 @@ from sparsedp.mechanisms import draw_repetitions, repetition_event
 from sparsedp.mechanisms.repetition import Law
 from sparsedp.randomness import NoiseSource
 from sparsedp.runs.config import RunConfig
-from sparsedp.runs.cost import RunCost, run_cost
+from sparsedp.runs.cost import RunCost, cost_on
 from sparsedp.runs.data_location import fit_to_data, record_data
 from sparsedp.runs.folder import RunFolder
 from sparsedp.runs.result import Diverged, Result, read_result
@@ -178,7 +177,7 @@ def _calibrated(
 
     def planned(run_epsilon: float) -> SearchPlan:
         scaled = [config.model_copy(update={"epsilon": run_epsilon, "delta": delta}) for config in configs]
-        costs = tuple(_cost(config, examples, delta) for config in scaled)
+        costs = tuple(cost_on(config, examples, delta) for config in scaled)
         noise = analytic_gaussian_sigma(_SCORE_SHARE * run_epsilon, delta)
         return SearchPlan(base, settings, tuple(scaled), costs, noise, mean, law, delta)
 
@@ -194,11 +193,6 @@ def _calibrated(
             return plan
         run_epsilon *= (1 + _CLOSE) / 2 * target / spent
     raise ValueError(f"epsilon of {target:g} is too small for a search of {mean:g} runs at delta {delta:g}")
-
-
-def _cost(config: RunConfig, examples: int, delta: float) -> RunCost:
-    rate = min(config.choices.expected_batch_size, examples) / examples
-    return run_cost(config, rate, steps_in(config.choices.epochs, steps_per_epoch(rate)), delta)
 
 
 def _run_event(costs: Sequence[RunCost], score_noise_multiplier: float) -> DpEvent:
@@ -398,10 +392,13 @@ def _clear_away(folder: RunFolder) -> None:
     began = read_json_object(state).get("began", time.time())
     for run in state.parent.glob("run-*"):
         shutil.rmtree(run)
-    for path in folder.path.iterdir():
+    for path in folder.path.rglob("*"):
         os.utime(path, (began, began))
     state.unlink()
-    state.parent.rmdir()
+    if any(state.parent.iterdir()):
+        os.utime(state.parent, (began, began))
+    else:
+        state.parent.rmdir()
     os.utime(folder.path, (began, began))
 
 

@@ -13,7 +13,7 @@ _Make = TypeVar("_Make", bound=Callable[..., Any])
 
 
 def accept_opacus_names(make: _Make) -> _Make:
-    """Let ``make`` also take ``poisson_sampling`` (poisson), ``batch_first`` and ``grad_sample_mode``."""
+    """Let ``make`` also take ``poisson_sampling`` (poisson), ``batch_first``, ``grad_sample_mode`` and ``clipping``."""
 
     @wraps(make)
     def accepting(self: Any, **arguments: Any) -> Any:
@@ -27,6 +27,11 @@ def accept_opacus_names(make: _Make) -> _Make:
                 "transpose sequences inside the module"
             )
         _check_mode(arguments.pop("grad_sample_mode", "hooks"))
+        if (clipping := arguments.pop("clipping", "flat")) != "flat":
+            raise ValueError(
+                f"clipping={clipping!r}: an example's gradient is clipped as a whole here (clipping='flat'), which needs less "
+                "noise than a norm for each layer; leave it out"
+            )
         return make(self, **arguments)
 
     return cast(_Make, accepting)
