@@ -246,9 +246,7 @@ def _selections() -> list[Case]:
         ("sparse-vector selection", SparseVectorSelection(**scored, threshold=0.5), bit_and_gradients),
     ]
     attack = "the likelihood of row 7 and of the gradient, nobody against one example"
-    return [
-        _right(f"{name}, one step", Steps(selection, score), attack) for name, selection, score in listed
-    ]
+    return [_right(f"{name}, one step", Steps(selection, score), attack) for name, selection, score in listed]
 
 
 def _right(name: str, steps: Steps, what: str) -> Case:
@@ -264,9 +262,14 @@ _MAP: dict[str, Any] = {
     "contribution_norm": 1.0,
 }
 """Nearly all of the claim is the map's."""
-_PASSED = {"memory_false_positives": 5.0, "memory_share": 0.999, "memory_least": 1.0, "memory_most": 1.0}
+_PASSED: dict[str, Any] = {
+    "memory_false_positives": 5.0,
+    "memory_share": 0.999,
+    "memory_least": 1.0,
+    "memory_most": 1.0,
+}
 """A memory of this step alone: what passes is trained."""
-_SELDOM = {**_MAP, **_PASSED, "threshold": 1.0, "memory_false_positives": 0.5}
+_SELDOM: dict[str, Any] = {**_MAP, **_PASSED, "threshold": 1.0, "memory_false_positives": 0.5}
 """A row that one example reads passes in half of the steps; one that is remembered without noise always does."""
 _ROWS, _DENSE = {"row": 1.0, "dense": 0.0}, {"row": 0.0, "dense": 1.0}
 
@@ -338,26 +341,13 @@ def _faults() -> list[Case]:
             400,
             gradient,
         ),
-        (
-            "half the noise on the map",
-            Steps(QuietMap(**_MAP), surviving),
-            (0, 1),
-            800,
-            "whether row 7 survives",
-        ),
-        (
-            "half the noise on the map of a memory",
-            Steps(QuietMap(**_MAP, **_PASSED), surviving),
-            (0, 1),
-            800,
-            "whether row 7 survives",
-        ),
-        (
-            "a memory of the rows that were read",
-            Steps(RememberedReads(**_SELDOM), surviving),
-            (0, 1),
-            800,
-            "whether row 7 survives",
+        *(
+            (name, Steps(selection, surviving), (0, 1), 800, "whether row 7 survives")
+            for name, selection in (
+                ("half the noise on the map", QuietMap(**_MAP)),
+                ("half the noise on the map of a memory", QuietMap(**_MAP, **_PASSED)),
+                ("a memory of the rows that were read", RememberedReads(**_SELDOM)),
+            )
         ),
     ]
     return [_control(name, steps, pair, runs, what) for name, steps, pair, runs, what in listed]
