@@ -299,3 +299,24 @@ def test_epsilons_whose_lines_nearly_coincide_claim_no_more_than_the_lines(point
     curve = TradeOffCurve([(0.0, 3.6e-4), point, (0.9, 4e-182)])
     for rate in np.linspace(0.0, 1.0, 101):
         assert curve(rate) <= 1 - rate + 1e-15
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 1.0, 5.0, 30.0])
+def test_the_mu_of_pure_dp_needs_no_delta(epsilon):
+    # The corner of randomised response has both rates 1 / (1 + e^epsilon).
+    exact = -2 * norm.ppf(1 / (1 + math.exp(epsilon)))
+    assert exact <= TradeOffCurve([(epsilon, 0.0)]).mu(0.0) <= exact * (1 + 1e-3)
+
+
+def test_mu_without_a_delta_where_there_is_none_and_where_there_is_no_end():
+    assert TradeOffCurve([(0.0, 0.0)]).mu(0.0) == pytest.approx(0, abs=1e-12)
+    assert TradeOffCurve([(1.0, 1e-9)]).mu(0.0) == math.inf
+    assert TradeOffCurve([(0.0, 1.0)]).mu(0.0) == math.inf
+    assert TradeOffCurve([(1.0, 0.0)]).to_json(0.0)["mu"] == pytest.approx(1.23203538)
+
+
+def test_noise_that_protects_nothing_has_a_curve_and_groups():
+    for event in (GaussianDpEvent(0.05), GaussianDpEvent(1e-3), LaplaceDpEvent(1e-3)):
+        curve = trade_off_curve([(event, 1)])
+        assert curve.advantage == pytest.approx(1, abs=1e-8)
+        assert curve.group(1000)(0.01) == 0

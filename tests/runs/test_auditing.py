@@ -20,6 +20,7 @@ from sparsedp.data.schema import Schema
 from sparsedp.runs import RunFolder, TextConfig, start, stream, train
 from sparsedp.runs.auditing import audit_run, copy_of, refutation
 from sparsedp.runs.click_copy import click_copy
+from sparsedp.runs.sources import split
 
 torch.set_num_threads(1)
 
@@ -270,3 +271,30 @@ def test_settings_and_result_of_different_runs_are_refused(run: RunFolder, tmp_p
     folder.write_json("result", {**result, "steps": 0})
     with pytest.raises(ValueError, match="the run took no step"):
         audit_run(folder)
+
+
+@pytest.mark.parametrize("sampled", ["users", "rows"])
+def test_a_copy_draws_users_at_the_rate_of_the_run(sampled: str, tmp_path: Path) -> None:
+    """Which rounded epochs hide: a batch of 40 of some 54 users is one step in two of two epochs."""
+    rng = np.random.default_rng(1)
+    frame = pl.DataFrame({"who": rng.integers(0, 60, 500), "item": rng.integers(0, 900, 500)})
+    frame.with_columns(y=pl.col("item") % 2).write_csv(tmp_path / "visits.csv")
+    columns = Columns(label=Label.parse("y"), categorical=("item",), user="who", rows_per_user=6)
+    prepare(Table.of([tmp_path / "visits.csv"], columns), tmp_path / "data", {"item": HashRule(400)})
+    asked = config(
+        "dp-sgd",
+        data=str(tmp_path / "data"),
+        unit="user",
+        user_sampling=sampled,
+        expected_batch_size=40,
+        epochs=2.0,
+        model_options={"hidden": [4], "dims": [2]},
+    )
+    train(asked, tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    figures = folder.read_json("result")
+    assert figures is not None
+    training, _ = split(asked, ClickData.open(tmp_path / "data"))
+    exact = 40 / (np.unique(training.user).size if sampled == "users" else len(training))
+    assert figures["sampling_rate"] == pytest.approx(exact)
+    assert copy_of(folder, figures, 100, 2).sampling_rate == figures["sampling_rate"]

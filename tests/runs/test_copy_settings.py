@@ -48,6 +48,9 @@ def test_the_rate_of_examples_and_of_users() -> None:
     assert sampling(config(expected_batch_size=5000), result_of()) == (1.0, 2000.0)
     users = config("dp-sgd", unit="user", epochs=2.0)
     assert sampling(users, result_of()) == (0.25, 500.0)
+    assert sampling(users, result_of(sampling_rate=0.9)) == (0.9, 500.0), (
+        "that of the run, not of rounded epochs"
+    )
     assert sampling(users, result_of(planned_steps=16, steps=8)) == (0.125, 500.0), "a run that ended early"
     with pytest.raises(ValueError, match="does not have planned_steps"):  # half the steps, twice the rate
         sampling(users, result_of(planned_steps=None, steps=8))

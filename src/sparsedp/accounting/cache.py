@@ -23,7 +23,7 @@ import sparsedp
 from sparsedp.core.durable import replace_file
 
 _SLOTS = 16**3
-_RULES = 4
+_RULES = 5
 """Raised whenever the accounting itself changes: results of earlier rules are ignored."""
 
 

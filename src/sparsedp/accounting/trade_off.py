@@ -152,10 +152,12 @@ class TradeOffCurve:
         """
         delta = check_probability("delta", delta)
         false_positives, false_negatives = self.corners
-        short = false_negatives + delta < 1
+        # Less what a difference of probabilities may be off by; at 0 it is none, and at 1 both curves end in 0.
+        reached = false_negatives + delta - np.where(false_positives > 0, _LAST_DIGITS, 0.0)
+        short = (reached < 1) & (false_positives < 1)
         if not short.any():
             return 0.0
-        needed = -ndtri(false_positives[short]) - ndtri(false_negatives[short] + delta)
+        needed = -ndtri(false_positives[short]) - ndtri(np.maximum(reached[short], 0.0))
         return max(float(needed.max()), 0.0) * (1 + _SHRINKAGE)
 
     def group(self, size: int) -> TradeOffCurve:

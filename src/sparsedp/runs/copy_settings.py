@@ -55,15 +55,16 @@ def sampling(config: RunConfig, result: dict[str, Any]) -> tuple[float, float]:
     """(sampling rate, expected batch size) of the run."""
     if config.unit == "example":
         return example_rate(config, result)
-    # How many users there were is not in the result: an epoch is as many steps as the rate says. Of the steps that were
-    # taken, which may be fewer, the rate would come out too high.
+    batch = float(config.choices.expected_batch_size)
+    if result.get("sampling_rate") is not None:
+        return float(result["sampling_rate"]), batch
+    # An earlier version: an epoch is as many steps as the rate says, rounded. Of the steps that were taken, which may be
+    # fewer, the rate would come out too high.
     if not result["planned_steps"]:
         raise ValueError(
-            "audit: the result does not have planned_steps, which the rate of users follows from"
+            "audit: the result does not have planned_steps, or the sampling_rate, which says how users were drawn"
         )
-    return min(1.0, config.choices.epochs / int(result["planned_steps"])), float(
-        config.choices.expected_batch_size
-    )
+    return min(1.0, config.choices.epochs / int(result["planned_steps"])), batch
 
 
 def scaled(config: Config, factor: float) -> Config:

@@ -11,7 +11,7 @@ from torch import nn
 
 from sparsedp.accounting import PrivacyStatement
 from sparsedp.core.typed_fields import check_fields
-from sparsedp.core.validation import check_count, check_finite, check_positive
+from sparsedp.core.validation import check_count, check_finite, check_positive, check_rate
 from sparsedp.runs.evaluation import Evaluation
 from sparsedp.runs.folder import RunFolder
 from sparsedp.runs.optimizers import trained_tables
@@ -51,13 +51,16 @@ class Result:
     seconds: float
     noise_multiplier: float | None = None
     """None without privacy, and for a streaming run: each period has its own (``period_figures``). So it is for the next
-    three."""
+    four."""
     map_noise_multiplier: float | None = None
     """AdaFEST: the noise on the contribution map over its sensitivity (sigma1)."""
     gradient_noise_multiplier: float | None = None
     """The noise on the gradient over its sensitivity (sigma2)."""
     threshold: float | None = None
     """AdaFEST: the noisy count that a row must reach (tau)."""
+    sampling_rate: float | None = None
+    """With which probability a step draws each example, or user (where rows of users are drawn: each of them); None in
+    results of earlier versions."""
     features: dict[str, str] = field(default_factory=dict)
     """The column of the data that each table embeds, where the model is one of ours."""
     statement: dict[str, Any] | None
@@ -116,6 +119,8 @@ def _check_figures(figures: Mapping[str, Any]) -> None:
         check_count(name, figures.get(name) or 0, minimum=0)
     if figures.get("noise_multiplier") is not None:
         check_positive("noise_multiplier", figures["noise_multiplier"])
+    if figures.get("sampling_rate") is not None:
+        check_rate("sampling_rate", figures["sampling_rate"])
     if figures.get("threshold") is not None:
         check_finite("threshold", figures["threshold"])
 

@@ -221,7 +221,11 @@ class PrivateTrainer(Trainer):
 
     def step_figures(self) -> dict[str, float]:
         """The public constants of a step, by the names that a result has for them."""
-        figures = {"noise_multiplier": self.engine.noise_multiplier}
+        step_config = self.engine.session.step_config
+        figures = {
+            "noise_multiplier": step_config.noise_multiplier,
+            "sampling_rate": step_config.sampling_rate,
+        }
         if not self.engine.session.is_selection_final:  # not a single step was taken
             return figures
         rule = self.engine.session.rule()

@@ -9,7 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.closed_forms import bounded_range_delta
 
-from sparsedp.accounting import BoundedRangeGaussianDpEvent, PoissonSampledDpEvent, delta_of
+from sparsedp.accounting import (
+    BoundedRangeGaussianDpEvent,
+    LaplaceDpEvent,
+    PoissonSampledDpEvent,
+    delta_of,
+    epsilon_of,
+)
 from sparsedp.accounting.pld.bounded_range import BoundedRange, laplace
 from sparsedp.accounting.pld.grid import discretise
 
@@ -130,3 +136,27 @@ def test_laplace_is_bounded_range_or_randomised_response():
     for at in (0.0, 0.2, 0.5, 0.79):
         exact = -math.expm1((at - epsilon) / 2)  # delta of Laplace noise of scale 1/epsilon
         assert hockey_stick(loss.p, loss.q, at) == pytest.approx(exact, rel=1e-4)
+
+
+@pytest.mark.parametrize("epsilon", [1e3, 1e5, 1e7, 1e9])
+def test_a_draw_of_any_size_has_all_its_mass(epsilon):
+    for edges in (np.zeros(1), np.linspace(-epsilon, epsilon, 7), np.array([-3 * epsilon, 2 * epsilon])):
+        p, q = BoundedRange(epsilon).cells(edges)
+        assert p.sum() == pytest.approx(1, abs=1e-12)
+        assert q == pytest.approx(BoundedRange(epsilon).cells(-edges[::-1])[0][::-1], abs=1e-15)
+
+
+@pytest.mark.filterwarnings("ignore::sparsedp.accounting.LooseEpsilonWarning")
+@pytest.mark.parametrize("epsilon", [1e3, 1e5, 1e7, 9e8])
+@pytest.mark.parametrize("delta", [1e-200, 1e-5, 0.3])
+def test_noise_that_is_far_too_small_costs_what_it_costs(epsilon, delta):
+    # delta of Laplace noise is 1 - e^((x - epsilon)/2); of a sample of the rate q that is q times as much, at ln q less.
+    at_least = epsilon + 2 * math.log1p(-delta) - 1e-6
+    laplace_noise = LaplaceDpEvent(1 / epsilon)
+    assert at_least <= epsilon_of([(laplace_noise, 1)], delta) <= epsilon * (1 + 1e-3)
+    assert delta_of([(laplace_noise, 1)], epsilon / 2) == 1
+    sampled = PoissonSampledDpEvent(0.5, laplace_noise)
+    found = epsilon_of([(sampled, 1)], delta / 2)
+    assert at_least - math.log(2) <= found <= epsilon * (1 + 1e-3)
+    draws = BoundedRangeGaussianDpEvent(2, epsilon / 2)
+    assert epsilon / 2 - 10 - 2 * math.log(1 / (1 - delta)) <= epsilon_of([(draws, 1)], delta)

@@ -108,3 +108,37 @@ def test_right_cells_lose_nothing(mu):
     assert loss.infinity <= 1e-20
     assert np.isfinite(loss.q).all()
     assert loss.p.sum() == pytest.approx(1, abs=1e-9)
+
+
+class Lossy:
+    """A Gaussian with a mass that is not there: zero or undefined in the cells of the largest losses."""
+
+    symmetric = True
+
+    def __init__(self, mass):
+        self.mass = mass
+
+    def cells(self, edges):
+        p, q = Gaussian(1.0).cells(edges)
+        return (np.where(np.append(edges, np.inf) > 1, self.mass, masses) for masses in (p, q))
+
+    def span(self, tail):
+        return Gaussian(1.0).span(tail)
+
+
+@pytest.mark.parametrize("mass", [0.0, math.nan])
+def test_cells_that_lose_mass_cost_more_and_not_less(mass):
+    loss = discretise(Lossy(mass), 2**-6, 1e-12)
+    for epsilon in np.linspace(0, 5, 11):
+        assert delta(loss, epsilon) >= analytic_gaussian_delta(epsilon, 1.0)
+        assert delta(loss.reversed(), epsilon) >= analytic_gaussian_delta(epsilon, 1.0)
+    assert 0.3 < loss.infinity < 0.4  # P(loss > 1)
+
+
+def test_a_pair_without_a_single_mass_protects_nothing():
+    class Undefined(Lossy):
+        def cells(self, edges):
+            return np.full((2, len(edges) + 1), math.nan)
+
+    loss = discretise(Undefined(math.nan), 0.1, 1e-9)
+    assert (loss.infinity, loss.minus_infinity) == (1, 1)

@@ -94,3 +94,10 @@ def test_the_mu_of_gaussians():
     assert gaussian_mu([]) == 0
     assert gaussian_mu([(certain(1.0), 1)]) is None
     assert gaussian_mu([(NonPrivateDpEvent(), 1)]) is None
+
+
+@pytest.mark.parametrize("mu", [12.0, 20.0, 300.0, 4e4])
+def test_a_gaussian_that_protects_nothing_has_deltas_of_at_most_one(mu):
+    _, deltas = privacy_profile([(GaussianDpEvent(1 / mu), 1)])
+    assert deltas[0] == pytest.approx(1, abs=1e-8)
+    assert deltas.max() <= 1

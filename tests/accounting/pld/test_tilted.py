@@ -119,3 +119,11 @@ def test_many_deltas_at_once_are_those_of_one_at_a_time():
         1.0,
         0.0,
     ]  # below the grid nothing is known
+
+
+@pytest.mark.parametrize("delta", [1e-9, 1e-100, 1e-131, 1e-200, 1e-280])
+def test_epsilon_at_a_delta_of_any_size(delta):
+    # Without a tilt, the masses that decide are as small as delta.
+    loss = discretise(Gaussian(1.0), 2**-8, 1e-290).tilted(0.0)
+    assert loss.epsilon_at(delta) == pytest.approx(analytic_gaussian_epsilon(delta, 1.0), rel=1e-4)
+    assert loss.delta_at(loss.epsilon_at(delta)) <= delta * (1 + 1e-9)

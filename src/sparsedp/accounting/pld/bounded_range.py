@@ -33,8 +33,9 @@ class BoundedRange(Pair):
             [[-self.epsilon], np.clip(edges, -self.epsilon, self.epsilon), [self.epsilon]]
         )
         low, high = inside[:-1], inside[1:]
-        width = np.expm1((high - low) / 2) / -math.expm1(-self.epsilon)
-        return np.exp((low - self.epsilon) / 2) * width, np.exp(-(high + self.epsilon) / 2) * width
+        # From the heavier end of a cell: nothing is above 1, however wide the cell.
+        width = np.expm1((low - high) / 2) / math.expm1(-self.epsilon)
+        return np.exp((high - self.epsilon) / 2) * width, np.exp(-(low + self.epsilon) / 2) * width
 
     @override
     def span(self, tail: float) -> tuple[float, float]:

@@ -58,14 +58,15 @@ def discretise(pair: Pair, step: float, tail: float) -> GridLoss:
 
     A cell's masses (p, q) move to its two ends so that both P and Q keep them: `upper + lower = p` and
     `upper e^-high + lower e^-low = q`. Clipping `upper` to [0, p] only guards against rounding: mass of P or
-    Q that is larger than the cell's losses allow, by more than rounding, becomes infinite loss.
+    Q that is larger than the cell's losses allow, by more than rounding, becomes infinite loss, and so does what the
+    cells of all losses lack of 1.
     """
     low, high = pair.span(tail)
     first, last = math.floor(low / step), math.ceil(high / step)
     if last - first >= MAX_POINTS:
         raise GridTooLarge
     edges = step * np.arange(first, last + 1, dtype=np.float64)
-    p, q = pair.cells(edges)
+    p, q = (np.nan_to_num(masses) for masses in pair.cells(edges))  # what is undefined counts as missing
     inner_p, inner_q = p[1:-1], q[1:-1]
     with np.errstate(over="ignore"):
         growth = np.exp(np.minimum(edges, _LARGE))
@@ -86,8 +87,15 @@ def discretise(pair: Pair, step: float, tail: float) -> GridLoss:
     grid_q[-1] += q[-1]
     grid_p[0] += p[0]
     grid_q[0] += kept_q
-    infinity, minus_infinity = float(p[-1]) - kept_p + stray_p, float(q[0]) - kept_q + stray_q
+    infinity = float(p[-1]) - kept_p + stray_p + _missing(p)
+    minus_infinity = float(q[0]) - kept_q + stray_q + _missing(q)
     return GridLoss(step, first, grid_p, grid_q, min(infinity, 1.0), min(minus_infinity, 1.0))
+
+
+def _missing(masses: F64) -> float:
+    """What the cells of a law lack of 1, beyond rounding; zero for a pair whose cells are right."""
+    lacking = 1 - float(masses.sum())
+    return lacking if lacking > _MISFIT else 0.0
 
 
 def _misplaced(p: F64, q: F64, edges: F64) -> tuple[float, float]:

@@ -73,7 +73,7 @@ def _of_gaussian(mu: float) -> tuple[F64, F64]:
     last = min(analytic_gaussian_epsilon(_LEAST_DELTA, min(mu, 1e4)), LARGEST_EPSILON)
     epsilons = np.linspace(0.0, last, _POINTS) if last > 0 else np.zeros(1)
     exact = [analytic_gaussian_delta(float(epsilon), mu) for epsilon in epsilons]
-    return epsilons, np.array(exact) * (1 + _ROUNDING)
+    return epsilons, np.minimum(np.array(exact) * (1 + _ROUNDING), 1.0)
 
 
 def _composed(pairs: Pairs, reverse: bool) -> tuple[TiltedLoss, float]:

@@ -90,13 +90,14 @@ class TiltedLoss:
             return math.inf
         start = max(float(self.losses[0]), 0.0)  # below the grid nothing is known
         above = int(np.searchsorted(self.losses, start, side="right"))
-        losses, weights = self.losses[above:], self.weights[above:]
+        losses = self.losses[above:]
         if not len(losses):
             return start
         # In units of the target and from the top: `upper` sums the masses, `lower` the same times e^(base -
         # loss).
         shift = self.log_scale - math.log(delta - self.infinity)
-        mass = weights * np.exp(np.minimum(shift - self.tilt * losses, _LARGE))
+        # A large shift meets small weights: the limit is for their product.
+        mass = np.exp(np.minimum(self._log_weights[above:] + shift - self.tilt * losses, _LARGE))
         upper = np.cumsum(mass[::-1])[::-1]
         base = float(losses[min(int(np.searchsorted(-upper, -1.0)), len(losses) - 1)])  # not below the answer
         lower = np.cumsum((mass * np.exp(np.minimum(base - losses, _LARGE)))[::-1])[::-1]

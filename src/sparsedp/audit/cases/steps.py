@@ -27,6 +27,7 @@ from sparsedp.audit.faulty import (
     QuietDense,
     QuietMap,
     QuietRows,
+    RememberedReads,
 )
 from sparsedp.randomness import Stream
 from sparsedp.selection import (
@@ -206,8 +207,8 @@ def alone_or_gradients(found: Outcomes) -> NDArray[np.float64]:
 
 
 def cases() -> list[Case]:
-    """Every selection, then the faults."""
-    return [*_selections(), *_faults()]
+    """Every selection, the parts of a step one by one, then the faults."""
+    return [*_selections(), *_parts(), *_faults()]
 
 
 def _claim(selection: Selection, sigma: float, delta: float, released: str = "the step's gradient") -> Claim:
@@ -249,32 +250,64 @@ def _selections() -> list[Case]:
         ("exponential selection", ExponentialSelection(**scored), bit_and_gradients),
         ("sparse-vector selection", SparseVectorSelection(**scored, threshold=0.5), bit_and_gradients),
     ]
-    found = []
-    for name, selection, score in listed:
-        released = "the final model" if selection.lazy else "the step's gradient"
-        found.append(
-            Case(
-                f"{name}, one step",
-                "step",
-                partial(_claim, selection, SIGMA, DELTA, released),
-                Steps(selection, score),
-                (0, 1),
-                RUNS,
-                "the likelihood of row 7 and of the gradient, nobody against one example",
-            )
-        )
-    return found
+    attack = "the likelihood of row 7 and of the gradient, nobody against one example"
+    return [_right(f"{name}, one step", Steps(selection, score), attack) for name, selection, score in listed]
+
+
+def _right(name: str, steps: Steps, what: str) -> Case:
+    released = "the final model" if steps.selection.lazy else "the step's gradient"
+    claim = partial(_claim, steps.selection, SIGMA, DELTA, released)
+    return Case(name, "step", claim, steps, (0, 1), RUNS, what)
+
+
+_MAP: dict[str, Any] = {
+    "noise_ratio": 0.5,
+    "threshold": 0.5,
+    "always_on_rows": 0,
+    "contribution_norm": 1.0,
+}
+"""Nearly all of the claim is the map's."""
+_PASSED: dict[str, Any] = {
+    "memory_false_positives": 5.0,
+    "memory_share": 0.999,
+    "memory_least": 1.0,
+    "memory_most": 1.0,
+}
+"""A memory of this step alone: what passes is trained."""
+_SELDOM: dict[str, Any] = {**_MAP, **_PASSED, "threshold": 1.0, "memory_false_positives": 0.5}
+"""A row that one example reads passes in half of the steps; one that is remembered without noise always does."""
+_ROWS, _DENSE = {"row": 1.0, "dense": 0.0}, {"row": 0.0, "dense": 1.0}
+
+
+def _parts() -> list[Case]:
+    """Each source of noise by itself, where the attack would refute half of it: beside others it hides such a fault."""
+    every, lazy = FEST({"table": range(ROWS)}), FEST({"table": range(ROWS)}, lazy=True)
+    between, survives = {**_MAP, "threshold": 0.6}, "whether row 7 survives"
+    listed: list[tuple[str, Steps, str]] = [
+        ("DP-FEST, rows alone", Steps(every, row_gradient, model=_ROWS), "the gradient of row 7"),
+        ("DP-FEST, dense layers alone", Steps(every, dense_gradient, model=_DENSE), "the dense gradient"),
+        (
+            "DP-FEST, lazy noise, pending noise alone",
+            Steps(lazy, row_gradient, model=_ROWS),
+            "how far row 7 moved, whose noise is pending where nobody reads it",
+        ),
+        ("DP-AdaFEST, the map alone", Steps(AdaFEST(**between), surviving), survives),
+        (
+            "DP-AdaFEST with memory, the map alone",
+            Steps(AdaFEST(**between, **_PASSED), surviving),
+            survives,
+        ),
+        (
+            "DP-AdaFEST with memory, its rows alone",
+            Steps(AdaFEST(**_SELDOM), surviving),
+            survives,
+        ),
+    ]
+    return [_right(name, steps, what) for name, steps, what in listed]
 
 
 def _faults() -> list[Case]:
     every = FEST({"table": range(ROWS)})
-    map_: dict[str, Any] = {
-        "noise_ratio": 0.5,
-        "threshold": 0.5,
-        "always_on_rows": 0,
-        "contribution_norm": 1.0,
-    }
-    rows, dense = {"row": 1.0, "dense": 0.0}, {"row": 0.0, "dense": 1.0}
     gradient = "the gradient in the canary's direction"
     listed: list[tuple[str, Steps, tuple[int, int], int, str]] = [
         (
@@ -305,20 +338,21 @@ def _faults() -> list[Case]:
             800,
             "the scale of the noise on idle coordinates, one example against two",
         ),
-        ("half the noise on rows", Steps(every, row_gradient, QuietRows, model=rows), (0, 1), 800, gradient),
+        ("half the noise on rows", Steps(every, row_gradient, QuietRows, model=_ROWS), (0, 1), 800, gradient),
         (
             "half the noise on dense layers",
-            Steps(every, dense_gradient, QuietDense, model=dense),
+            Steps(every, dense_gradient, QuietDense, model=_DENSE),
             (0, 1),
             400,
             gradient,
         ),
-        (
-            "half the noise on the map",
-            Steps(QuietMap(**map_), surviving),
-            (0, 1),
-            800,
-            "whether row 7 survives",
+        *(
+            (name, Steps(selection, surviving), (0, 1), 800, "whether row 7 survives")
+            for name, selection in (
+                ("half the noise on the map", QuietMap(**_MAP)),
+                ("half the noise on the map of a memory", QuietMap(**_MAP, **_PASSED)),
+                ("a memory of the rows that were read", RememberedReads(**_SELDOM)),
+            )
         ),
     ]
     return [_control(name, steps, pair, runs, what) for name, steps, pair, runs, what in listed]
