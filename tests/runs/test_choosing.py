@@ -99,6 +99,13 @@ def test_rows_and_budget_of_a_top_k_that_are_given_are_kept() -> None:
     assert not {"fest_mu", "always_on_rows"} & {*own.filled}
 
 
+def test_a_threshold_that_is_given_is_kept() -> None:
+    """It excludes false positives, which the recipe has for memory."""
+    made = chosen(algorithm="adafest-memory", threshold=30.0)
+    assert (made.config.threshold, made.config.false_positives) == (30.0, None)
+    assert made.config.memory_false_positives > 0
+
+
 def test_rows_alone_are_left_open() -> None:
     """Everything else given: the recipe still says how many rows."""
     whole = chosen(algorithm="fest").config.model_dump()

@@ -14,6 +14,7 @@ from sparsedp.core.steps import steps_per_epoch
 from sparsedp.core.tables import TableShape
 from sparsedp.core.validation import check_count, check_delta, check_epsilon, check_positive
 from sparsedp.planning.budget import RunBudget
+from sparsedp.planning.selection_settings import SELECTION_REASONS, selection_settings, two_digits
 from sparsedp.planning.tables import check_tables
 
 Released = Literal["final", "steps"]
@@ -57,17 +58,6 @@ PIECE = 16_384
 """Examples in memory at once."""
 SMALL_TABLES = 1 << 16
 """Coordinates of all tables up to which choosing rows saves nothing that matters."""
-TOP_K = 0.2
-"""FEST: the part of the budget's Gaussian-DP parameter for choosing the rows: it adds 2% to the noise of training. With
-less, rare rows are chosen by chance."""
-ROWS_PER_UNIT_OF_SIGNAL = 0.02
-"""FEST: rows kept for each unit of ``mu * examples``, the size of the data in units of its noise."""
-MAP_NOISE = 2.0
-"""AdaFEST: noise on the contribution map over noise on the gradient: it adds 12% to the latter."""
-AT_ONCE = 0.0015
-"""AdaFEST with memory: the part of the rows that passes its first threshold by chance in a step."""
-REMEMBERED = 0.1
-"""AdaFEST with memory: the part of the rows that passes the second by chance, where a batch has as many reads."""
 PLAIN = (
     (50_000, 64, 1.0, 0.3, 20.0),
     (2_000_000, 1024, 3.0, 0.3, 50.0),
@@ -176,7 +166,7 @@ def recipe(
     chosen, why = _algorithm(shapes, released, algorithm)
     clip = _clip(batch.mu * protected, table_scale, released, max_grad_norm)
     noise = batch.noise_multiplier * clip / batch.size
-    selection = _selection(chosen, shapes, protected, batch)
+    selection = selection_settings(chosen, shapes, batch.mu * protected, batch.mu, batch.size)
     return Recipe(
         algorithm=chosen,
         epochs=batch.epochs,
@@ -184,12 +174,12 @@ def recipe(
         physical_batch_size=max(PIECE, rows_of_each) if batch.size * rows_of_each > PIECE else None,
         max_grad_norm=clip,
         optimizer=optimizer,
-        learning_rate=_rounded(_dense_rate(optimizer, noise)),
+        learning_rate=two_digits(_dense_rate(optimizer, noise)),
         table_optimizer=table_optimizer,
-        table_learning_rate=_rounded(_table_rate(table_optimizer, batch.steps, noise) / table_scale),
+        table_learning_rate=two_digits(_table_rate(table_optimizer, batch.steps, noise) / table_scale),
         table_scale=table_scale,
-        read_share_mu=_rounded(READ_SHARE * batch.mu) if table_optimizer == "sgd" else None,
-        calibration_mu=_rounded(min(MOST_CALIBRATION, CALIBRATION * batch.mu)),
+        read_share_mu=two_digits(READ_SHARE * batch.mu) if table_optimizer == "sgd" else None,
+        calibration_mu=two_digits(min(MOST_CALIBRATION, CALIBRATION * batch.mu)),
         selection=selection,
         noise_multiplier=batch.noise_multiplier,
         steps=batch.steps,
@@ -301,41 +291,6 @@ def _algorithm(shapes: Sequence[TableShape], released: Released, asked: str | No
     )
 
 
-def _selection(
-    algorithm: str, shapes: Sequence[TableShape], members: int, batch: _Batch
-) -> dict[str, float | int]:
-    """Settings of the selection: choose in every table that is larger than a batch's reads can make worthwhile."""
-    if algorithm == "adafest":
-        return {"noise_ratio": MAP_NOISE, "always_on_rows": 0}
-    if algorithm == "adafest-memory":
-        rows, reads = sum(table.rows for table in shapes), batch.size * len(shapes)
-        return {
-            "noise_ratio": MAP_NOISE,
-            "always_on_rows": 0,
-            "false_positives": max(1.0, _rounded(AT_ONCE * rows)),
-            "memory_false_positives": max(1.0, _rounded(min(REMEMBERED * rows, reads))),
-        }
-    if algorithm in ("fest", "fest-lazy", "adafest+"):
-        rows = round(ROWS_PER_UNIT_OF_SIGNAL * batch.mu * members)
-        total = sum(table.rows for table in shapes)
-        return {
-            "rows": min(max(rows, 100), total),
-            "fest_mu": _rounded(TOP_K * batch.mu),
-            "always_on_rows": 0,
-        }
-    return {}
-
-
-_SELECTION_REASONS = {
-    "noise_ratio": "rows that a step reads often are told from the others, at 12% of the noise",
-    "false_positives": f"{AT_ONCE:.2%} of all rows pass by chance, and are trained at once",
-    "memory_false_positives": f"{REMEMBERED:.0%} of all rows, or what a batch reads: those that pass again and again take turns",
-    "rows": f"{ROWS_PER_UNIT_OF_SIGNAL:g} for each unit of mu times the size of the data: as many as can be learnt",
-    "fest_mu": "a fifth of the budget's mu, so that rare rows are not chosen by chance, at 2% of the noise",
-    "always_on_rows": "rows of small tables are chosen as those of large ones are",
-}
-
-
 def _reasons(
     batch: _Batch, clip: float, noise: float, scale: float, selection: Iterable[str]
 ) -> dict[str, str]:
@@ -354,7 +309,7 @@ def _reasons(
         "read_share_mu": "tables whose rows are read often get a lower rate; found at 0.1% of the noise",
         "calibration_mu": "the scale and bias of the output are fitted after training, at 0.5% of the noise",
         "table_learning_rate": f"noise on a coordinate as the network reads it ends at {TABLE_NOISE:g}",
-        **{name: _SELECTION_REASONS[name] for name in selection},
+        **{name: SELECTION_REASONS[name] for name in selection},
     }
 
 
@@ -408,8 +363,3 @@ def _without_privacy(examples: int, rows_of_each: int) -> Recipe:
             "table_learning_rate": "the best of a small grid on all data sets",
         },
     )
-
-
-def _rounded(value: float) -> float:
-    """Two significant digits: the rest would pretend to be known."""
-    return float(f"{value:.2g}")

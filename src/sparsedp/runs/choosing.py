@@ -93,6 +93,8 @@ def choose(config: RunConfig, data: ClickData, *, processes: bool = False) -> Ch
         offered["optimizer"] = "sgd"  # a rate without an optimiser is meant for the plain one
     if config.table_learning_rate is not None:
         offered.pop("read_share_mu", None)
+    if config.threshold is not None:
+        offered.pop("false_positives", None)
     if all(getattr(config, name) is not None for name in Choices._fields):
         offered.pop("physical_batch_size")  # nothing of the batch was left to the recipe
     filled = {

@@ -1,0 +1,62 @@
+"""The recipe's settings of a selection of rows, from public numbers, each with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sparsedp.core.tables import TableShape
+
+TOP_K = 0.2
+"""FEST: the part of the budget's Gaussian-DP parameter for choosing the rows: it adds 2% to the noise of training. With
+less, rare rows are chosen by chance."""
+ROWS_PER_UNIT_OF_SIGNAL = 0.02
+"""FEST: rows kept for each unit of ``mu * examples``, the size of the data in units of its noise."""
+MAP_NOISE = 2.0
+"""AdaFEST: noise on the contribution map over noise on the gradient: it adds 12% to the latter."""
+AT_ONCE = 0.0015
+"""AdaFEST with memory: the part of the rows that passes its first threshold by chance in a step."""
+REMEMBERED = 0.1
+"""AdaFEST with memory: the part of the rows that passes the second by chance, where a batch has as many reads."""
+
+
+def selection_settings(
+    algorithm: str, shapes: Sequence[TableShape], signal: float, mu: float, batch: int
+) -> dict[str, float | int]:
+    """Settings of the selection that an algorithm has; rows are chosen in every table.
+
+    ``signal`` is the size of the data in units of its noise, ``mu`` the budget's Gaussian-DP parameter.
+    """
+    rows = sum(table.rows for table in shapes)
+    if algorithm == "adafest":
+        return {"noise_ratio": MAP_NOISE, "always_on_rows": 0}
+    if algorithm == "adafest-memory":
+        return {
+            "noise_ratio": MAP_NOISE,
+            "always_on_rows": 0,
+            "false_positives": max(1.0, two_digits(AT_ONCE * rows)),
+            "memory_false_positives": max(1.0, two_digits(min(REMEMBERED * rows, batch * len(shapes)))),
+        }
+    if algorithm in ("fest", "fest-lazy", "adafest+"):
+        return {
+            "rows": min(max(round(ROWS_PER_UNIT_OF_SIGNAL * signal), 100), rows),
+            "fest_mu": two_digits(TOP_K * mu),
+            "always_on_rows": 0,
+        }
+    return {}
+
+
+SELECTION_REASONS = {
+    "noise_ratio": "rows that a step reads often are told from the others, at 12% of the noise",
+    "false_positives": f"{AT_ONCE:.2%} of all rows pass by chance, and are trained at once",
+    "memory_false_positives": (
+        f"{REMEMBERED:.0%} of all rows, or as many as a batch reads: those that pass again and again take turns"
+    ),
+    "rows": f"{ROWS_PER_UNIT_OF_SIGNAL:g} for each unit of mu times the size of the data: as many as can be learnt",
+    "fest_mu": "a fifth of the budget's mu, so that rare rows are not chosen by chance, at 2% of the noise",
+    "always_on_rows": "rows of small tables are chosen as those of large ones are",
+}
+
+
+def two_digits(value: float) -> float:
+    """Two significant digits: the rest would pretend to be known."""
+    return float(f"{value:.2g}")
