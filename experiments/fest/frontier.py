@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from experiments.common import atp_tennis, flights_3m
+from experiments.common import atp_tennis, flights_3m, movielens_small, nycflights13
 from experiments.common.study import Study
 from experiments.fest.figures import trade_off
 from experiments.fest.runs import DataSet, Grid, data_sets_of, runs_of
 from experiments.fest.tables import ahead_of_plain, by_setting, reductions
 from sparsedp.planning.widths import WIDTH
-from sparsedp.runs.choosing import plan_for
+from sparsedp.runs.choosing import plan_for, tables_of
 from sparsedp.runs.config import Choices
 from sparsedp.runs.sources import open_data
 
@@ -63,6 +63,8 @@ def _trained_well(name: str, source: str) -> DataSet:
 DATA_SETS = (
     _trained_well("flights", flights_3m.NAME),
     _trained_well("tennis", atp_tennis.NAME),
+    _trained_well("movielens", movielens_small.NAME),
+    _trained_well("nycflights", nycflights13.NAME),
     _trained_well("generated", "generated:1000000"),
 )
 QUICK = DataSet(
@@ -123,11 +125,12 @@ def _shown(each: DataSet, found: pl.DataFrame) -> tuple[dict[str, pl.DataFrame],
 
 def _with_sizes(runs: pl.DataFrame, algorithm: str, source: str) -> pl.DataFrame:
     """With the mean width of a row, and the size of the gradient against DP-SGD's with full rows."""
-    rows = open_data(source).schema.vocabulary_sizes
-    dims = plan_for(source, algorithm=_narrow(algorithm), epsilon=SEARCHED[0]).config.model_options["dims"]
-    coordinates = sum(each * dim for each, dim in zip(rows, dims, strict=True))
+    options = plan_for(source, algorithm=_narrow(algorithm), epsilon=SEARCHED[0]).config.model_options
+    tables = tables_of(open_data(source).schema, options)
+    rows = sum(table.rows for table in tables)
     return runs.with_columns(
-        width=pl.lit(coordinates / sum(rows)), reduction=WIDTH * sum(rows) / pl.col("gradient_size")
+        width=pl.lit(sum(table.size for table in tables) / rows),
+        reduction=WIDTH * rows / pl.col("gradient_size"),
     )
 
 

@@ -272,6 +272,7 @@ _PASSED: dict[str, Any] = {
     "memory_share": 0.999,
     "memory_least": 1.0,
     "memory_most": 1.0,
+    "memory_every": 1,
 }
 """A memory of this step alone, with the map's own threshold, also at half of the noise: what passes is trained."""
 _SELDOM: dict[str, Any] = {**_MAP, **_PASSED, "threshold": 1.0}
