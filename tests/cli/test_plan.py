@@ -4,9 +4,12 @@ import sys
 import time
 
 import pytest
+from support.visits import prepare_visits
 from typer.testing import CliRunner
 
 from sparsedp.cli.app import app
+from sparsedp.runs import RunConfig
+from sparsedp.runs.choosing import completed
 
 RUN = ["plan", "--epsilon", "1", "--examples", "1e6", "--expected-batch-size", "8192"]
 TABLES = ["--table", "items=50000x16", "--table", "200000x8x3", "--table", "300x4"]
@@ -212,6 +215,22 @@ def test_an_algorithm_by_name_has_a_recipe():
     assert "the final model only" in invoke(*asked[:-1], "fest-lazy").stdout
 
 
+def test_users_have_a_recipe(tmp_path):
+    """That of `train` with the same options, which are printed."""
+    data = str(prepare_visits(tmp_path))
+    options = ["--unit", "user", "--user-sampling", "rows", "--rows-per-user", "3"]
+    asked = ("plan", "--data", data, "--epsilon", "3", "--delta", "1e-04", *options)
+    said, made = invoke(*asked).stdout, json.loads(invoke(*asked, "--json").stdout)
+    fields = {"unit": "user", "user_sampling": "rows", "rows_per_user": 3, "delta": 1e-4}
+    config, _ = completed(RunConfig.parse({"data": data, "epsilon": 3.0, **fields}))
+    assert made["settings"] == config.model_dump(mode="json")
+    assert "add-or-remove-one user" in said
+    assert f"--delta 0.0001 {' '.join(options)} --out" in said
+    by_example = json.loads(invoke(*asked[:7], "--json").stdout)
+    assert by_example["noise_multiplier"] < made["noise_multiplier"]
+    assert by_example["settings"]["unit"] == "example"
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -219,6 +238,16 @@ def test_an_algorithm_by_name_has_a_recipe():
         (["--data", "generated:5000", "--algorithm", "best"], "algorithm: 'best' is not one of"),
         (["--data", "generated:5000", "--epochs", "2"], "epochs: with --data the recipe chooses"),
         (["--data", "generated:5000", "--table", "5x5"], "table: with --data"),
+        (
+            ["--data", "generated:5000", "--users", "50"],
+            "users: with --data they are counted; give --unit user",
+        ),
+        (["--data", "generated:5000", "--unit", "user"], "unit: generated:5000 does not say whose"),
+        (["--data", "generated:5000", "--unit", "house"], "unit: 'house' is not one of"),
+        (["--data", "generated:5000", "--user-sampling", "rows"], "user_sampling: belongs to unit user"),
+        (["--data", "generated:5000", "--rows-per-user", "3"], "rows_per_user: belongs to unit user"),
+        (["--unit", "user"], "unit: is for a recipe, give --data too"),
+        (["--user-sampling", "rows"], "user_sampling: is for a recipe, give --data too"),
         (["--expected-batch-size", "10"], "examples: it must be given, or --data"),
         (["--examples", "1000"], "expected_batch_size: it must be given"),
     ],

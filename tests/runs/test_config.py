@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from support.runs import settings
 
@@ -65,6 +66,7 @@ BAD: list[tuple[str, Any]] = [
     ("score_threshold", math.nan),
     ("score_threshold", "low"),
     ("seed", "luck"),
+    *[("seed", value) for value in (2**63, 10**40, -(2**63) - 1)],
     ("ledger", 3),
     ("epsilom", 1.0),
 ]
@@ -90,6 +92,9 @@ def test_a_bad_field_is_named_in_one_line(name: str, value: Any) -> None:
         ("table_optimizer: lazy", settings("fest-lazy", table_optimizer="adagrad")),
         ("memory_least: must be at most memory_most, 6", settings("adafest-memory", memory_least=7.0)),
         ("epsilon: it must be given, or algorithm non-private", settings(algorithm=None, epsilon=None)),
+        ("user_sampling: belongs to unit user", settings(user_sampling="rows")),
+        ("user_sampling: belongs to unit user", settings(algorithm=None, user_sampling="rows")),
+        ("rows_per_user: belongs to unit user", settings(algorithm=None, rows_per_user=3)),
         ("data: it must be given", {"algorithm": "dp-sgd", "epsilon": 1.0}),
         ("algorithm: 'adafst' is not one of .*'adafest'", settings(algorithm="adafst")),
         ("epsilom: there is no such setting", settings(epsilom=1.0)),
@@ -98,6 +103,13 @@ def test_a_bad_field_is_named_in_one_line(name: str, value: Any) -> None:
 def test_fields_that_do_not_go_together(message: str, fields: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"^{message}"):
         RunConfig.parse(fields)
+
+
+@pytest.mark.parametrize("seed", [-(2**63), 2**63 - 1])
+def test_torch_takes_every_seed_and_the_next_ones(seed: int) -> None:
+    assert RunConfig.parse(settings(seed=seed)).seed == seed
+    for number in (0, 1000):
+        torch.Generator().manual_seed(seed + number)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -314,3 +314,31 @@ def test_data_without_time_is_named() -> None:
 
     with pytest.raises(ValueError, match=r"^time: "):
         split_periods(asked(), ClickData(timeless, data.schema))
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("frequencies", ["first", "all", "running"])
+def test_a_stream_that_cannot_be_paid_leaves_no_folder(
+    frequencies: str, shared: bool, tmp_path: Path
+) -> None:
+    """The counts alone exceed epsilon: nothing is charged, and the next try may have the folder."""
+    ledger = {"ledger": str(tmp_path / "shared.ledger")} if shared else {}
+    dear = asked("fest", fest_mu=20.0, frequencies=frequencies, **ledger)
+    with pytest.raises(ValueError, match="alone"):
+        stream(dear, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    assert stream(asked("fest", train_periods=1, **ledger), tmp_path / "run").steps == 3
+
+
+def test_a_stream_that_was_charged_keeps_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("a fault")
+
+    with monkeypatch.context() as patch, pytest.raises(ValueError, match="a fault"):
+        patch.setattr(streaming, "_train_period", fail)
+        stream(asked("fest", frequencies="all"), tmp_path / "run")
+    assert resume(tmp_path / "run").steps == 9
+    with monkeypatch.context() as patch, pytest.raises(ValueError, match="a fault"):
+        patch.setattr(streaming, "_train_period", fail)
+        stream(asked("non-private"), tmp_path / "plain")
+    assert RunFolder(tmp_path / "plain").has_config

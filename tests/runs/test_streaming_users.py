@@ -378,6 +378,12 @@ def test_what_does_not_fit_is_refused_before_a_folder_is_made(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_stream_that_cannot_be_paid_leaves_no_folder(visits: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="alone"):
+        stream(visits_config(visits, "fest", fest_mu=20.0), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_data_without_users_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="unit: generated:400x4 does not say whose its rows are"):
         stream(visits_config(Path("generated:400x4")), tmp_path / "run")

@@ -25,6 +25,11 @@ def _setting(name: str, *, default: bool = True) -> Any:
     return typer.Option(help=help_of(name, algorithms=False, default=default))
 
 
+def _data_setting(name: str) -> Any:
+    """The same of a run on --data."""
+    return typer.Option(help=f"With --data: {help_of(name)}")
+
+
 DataToTrain = Annotated[
     str | None,
     typer.Option(
@@ -54,7 +59,17 @@ DenseParameters = Annotated[
 Users = Annotated[
     int | None, typer.Option(help="Compare two ways to protect users too, of whom there are so many.")
 ]
-RowsPerUser = Annotated[int | None, typer.Option(help="With --users: the rows of each.")]
+RowsPerUser = Annotated[
+    int | None, typer.Option(help="With --users: the rows of each. With --unit user: as for `train`.")
+]
+NEEDS_DATA = {
+    "algorithm": "is for a recipe, give --data too; a plan without data compares three",
+    "unit": "is for a recipe, give --data too; a plan without data has --users and --rows-per-user",
+    "user_sampling": "is for a recipe, give --data too; a plan without data compares both",
+}
+"""Options that a plan without data does not take, and why."""
+OF_A_RECIPE = (*NEEDS_DATA, "rows_per_user")
+"""Options of a recipe that `train` takes too."""
 
 
 @refuse_bad_input
@@ -65,6 +80,8 @@ def plan(
     algorithm: Annotated[
         str | None, typer.Option(help="With --data: the recipe for this one. Default: the recipe's.")
     ] = None,
+    unit: Annotated[str | None, _data_setting("unit")] = None,
+    user_sampling: Annotated[str | None, _data_setting("user_sampling")] = None,
     examples: Annotated[float | None, typer.Option(help="Examples in the data set.")] = None,
     expected_batch_size: Annotated[float | None, _setting("expected_batch_size", default=False)] = None,
     epochs: Annotated[float | None, _setting("epochs", default=False)] = None,
@@ -92,8 +109,9 @@ def plan(
     if data is not None:
         _recipe_for(given, as_json)
         return
-    if algorithm is not None:
-        raise ValueError("algorithm: is for a recipe, give --data too; a plan without data compares three")
+    for name, reason in NEEDS_DATA.items():
+        if name in given:
+            raise ValueError(f"{name}: {reason}")
     for name in ("examples", "expected_batch_size"):
         if context.params[name] is None:
             raise ValueError(f"{name}: it must be given, or --data for a recipe")
@@ -136,28 +154,30 @@ def _users(made: Plan, delta: float | None, users: int | None, rows_per_user: in
 
 def _recipe_for(given: dict[str, Any], as_json: bool) -> None:
     """Print the recipe of a run on this data."""
-    others = [name for name in given if name not in ("data", "epsilon", "delta", "algorithm")]
+    if "users" in given:
+        raise ValueError("users: with --data they are counted; give --unit user")
+    others = [name for name in given if name not in ("data", "epsilon", "delta", *OF_A_RECIPE)]
     if others:
         raise ValueError(
             f"{others[0]}: with --data the recipe chooses; give it to train, or leave --data out"
         )
     from sparsedp.runs.choosing import plan_for
 
-    data, epsilon = given["data"], given["epsilon"]
-    asked = given.get("algorithm")
-    chosen = plan_for(data, epsilon=epsilon, delta=given.get("delta"), algorithm=asked)
+    data, epsilon = given.pop("data"), given["epsilon"]
+    chosen = plan_for(data, **given)
     if as_json:
         typer.echo(json_text({**chosen.recipe.to_dict(), "settings": chosen.config.model_dump(mode="json")}))
         return
     config = chosen.config
     typer.echo(
-        f"Recipe for {data} at epsilon {epsilon:g}, delta {chosen.delta:.3g} (add-or-remove-one example; released: "
+        f"Recipe for {data} at epsilon {epsilon:g}, delta {chosen.delta:.3g} (add-or-remove-one {config.unit}; released: "
         f"{'the final model only' if config.method.lazy_noise else 'the model after every step'})"
     )
     typer.echo("\n".join(chosen.lines()))
-    named = "" if asked is None else f" --algorithm {asked}"
+    named = ("delta", *OF_A_RECIPE)
+    asked = "".join(f" --{name.replace('_', '-')} {given[name]}" for name in named if name in given)
     typer.echo(
-        f"train with it: sparsedp train --data {config.data} --epsilon {epsilon:g}{named} --out FOLDER"
+        f"train with it: sparsedp train --data {config.data} --epsilon {epsilon:g}{asked} --out FOLDER"
     )
 
 

@@ -68,6 +68,8 @@ def _writable(value: Any) -> Any:
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+"""What torch takes, also with the number of a period or a trial added."""
 
 
 class Choices(NamedTuple):
@@ -169,7 +171,7 @@ class RunConfig(BaseModel):
     checkpoint_every: Annotated[Count | None, EVALUATION] = None
     """Steps between checkpoints; default: as often as takes a fiftieth of the time. A crash costs the steps
     since the last one: they stay charged."""
-    seed: Annotated[int | None, PRIVACY] = None
+    seed: Annotated[Seed | None, PRIVACY] = None
     """Makes the run reproducible and NOT private."""
     ledger: Annotated[str | None, PRIVACY] = None
     """A ledger shared with other runs on the same data; default: one of this run's own."""
@@ -201,6 +203,10 @@ class RunConfig(BaseModel):
     def _consistent(self) -> RunConfig:
         if self.threshold is not None and self.false_positives is not None:
             raise ValueError("threshold and false_positives exclude each other: give one of them")
+        if self.unit == "example" and self.rows_per_user is not None:
+            raise ValueError("rows_per_user: belongs to unit user")
+        if self.unit == "example" and self.user_sampling != "users":
+            raise ValueError("user_sampling: belongs to unit user")
         if self.algorithm is None:
             if self.epsilon is None:
                 raise ValueError("epsilon: it must be given, or algorithm non-private")
@@ -226,8 +232,6 @@ class RunConfig(BaseModel):
             raise ValueError(
                 f"algorithm {algorithm.name} releases the final model only; streaming releases every period's"
             )
-        if self.unit == "example" and self.rows_per_user is not None:
-            raise ValueError("rows_per_user: belongs to unit user")
         return self
 
     @property

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,9 @@ def stream(config: RunConfig, path: str | Path, on_progress: OnProgress | None =
     """
     if config.period is None:
         raise ValueError("period: a streaming run needs the length of a period")
-    return _run(RunSetup.create(config, path), on_progress)
+    setup = RunSetup.create(config, path)
+    with setup.folder.removed_if_refused(lambda: _has_begun(setup)):
+        return _run(setup, on_progress)
 
 
 def resume_stream(folder: RunFolder, on_progress: OnProgress | None = None) -> Result:
@@ -86,15 +89,10 @@ class _State:
         return None if budget is None else budget.share(self.period, charged)
 
     def save(self, path: Path, model: nn.Module, rows: _PeriodRows) -> None:
-        plain = {**vars(self), "run_stats": self.run_stats.to_record()}
-        state = {
-            **plain,
-            "module": model.state_dict(),
-            "rows": rows.state(),
-            "torch_rng": torch.get_rng_state(),
-        }
+        progress = {**vars(self), "run_stats": self.run_stats.to_record()}
+        others = {"module": model.state_dict(), "rows": rows.state(), "torch_rng": torch.get_rng_state()}
         keep_previous(path)
-        write_state(state, path)
+        write_state({**progress, **others}, path)
 
     @classmethod
     def load(cls, path: Path, model: nn.Module, rows: _PeriodRows) -> _State:
@@ -104,11 +102,8 @@ class _State:
             model.load_state_dict(state["module"])
             rows.restore(state["rows"])
             torch.set_rng_state(state["torch_rng"])
-            state = {
-                "figures": [],
-                "mark": None,
-                **state,
-            }  # an earlier version saved none, and the result will have none
+            # An earlier version saved none of these, and the result will have none.
+            state = {"figures": [], "mark": None, **state}
             fields = {name: state[name] for name in vars(cls()) if name != "run_stats"}
             return cls(**fields, run_stats=RunStats.from_record(state["run_stats"]))
 
@@ -194,6 +189,14 @@ def _period_ledger(setup: RunSetup, number: int) -> Ledger:
     folder = setup.folder.period(number)
     folder.path.mkdir(exist_ok=True)
     return open_ledger(setup.config, folder.ledger, f"{setup.folder.run_name}, period {number}")
+
+
+def _has_begun(setup: RunSetup) -> bool:
+    """Whether anything was charged for a period; a run without privacy has begun when it has a folder."""
+    if not setup.config.is_private:
+        return True
+    reached = takewhile(lambda number: number == 0 or setup.folder.period(number).path.exists(), count())
+    return any(_period_ledger(setup, number).own_events() for number in reached)
 
 
 def _shared_mark(config: RunConfig, ledger: Ledger | None) -> str | None:
