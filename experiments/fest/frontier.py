@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from experiments.common import atp_tennis, flights_3m, movielens_small, nycflights13
+from experiments.common import atp_tennis, flights_3m, movielens_small
 from experiments.common.study import Study
 from experiments.fest.figures import trade_off
 from experiments.fest.runs import DataSet, Grid, data_sets_of, runs_of
@@ -43,7 +43,7 @@ TABLE_ROWS = 1_319_488
 """Of flights-3m, whose sizes follow; other data sets have them in proportion to the rows of their tables."""
 ROWS = {1.0: (5000, 150_000), 3.0: (26_000, 150_000), 8.0: (26_000, 264_000)}
 """FEST's rows by epsilon: the less noise, the rarer the rows that are worth training."""
-BY_CHANCE = (20, 2000, 10_000, 20_000)
+BY_CHANCE = (20, 2000, 10_000, 20_000, 40_000)
 """Untouched rows that pass AdaFEST's threshold in a step."""
 REMEMBERED = ((200, 50_000), (2000, 132_000))
 """Untouched rows that pass the two thresholds of AdaFEST with memory in a step."""
@@ -64,8 +64,7 @@ DATA_SETS = (
     _trained_well("flights", flights_3m.NAME),
     _trained_well("tennis", atp_tennis.NAME),
     _trained_well("movielens", movielens_small.NAME),
-    _trained_well("nycflights", nycflights13.NAME),
-    _trained_well("generated", "generated:1000000"),
+    _trained_well("generated", "generated:200000"),
 )
 QUICK = DataSet(
     "quick", "4,000 generated clicks", "generated:4000", {"always_on_rows": 0}, {}, ("lazy", "fest")
