@@ -36,9 +36,9 @@ LEAD = (
     "(lazy), the model after every step (the others). AUC: mean over seeds ± standard deviation."
 )
 RATES = (1.0, 2.0)
-"""Times the recipe's learning rate of the tables: what the search of FEST tries."""
+"""Times the recipe's learning rate of the tables: what the search of FEST and AdaFEST+ tries."""
 NOISE_RATIOS = (1.0, 2.0)
-"""What the search of algorithms with a contribution map tries."""
+"""What the search of AdaFEST tries, with and without memory; AdaFEST+ has the last."""
 TABLE_ROWS = 1_319_488
 """Of flights-3m, whose sizes follow; other data sets have them in proportion to the rows of their tables."""
 ROWS = {1.0: (5000, 150_000), 3.0: (26_000, 150_000), 8.0: (26_000, 264_000)}
@@ -82,7 +82,8 @@ def sizes(algorithm: str, epsilon: float, table_rows: int = TABLE_ROWS) -> list[
     if algorithm == "adafest":
         return [{"false_positives": float(of(rows))} for rows in BY_CHANCE]
     if algorithm == "adafest+":
-        return [{"false_positives": float(of(IN_CHOSEN)), "rows": of(rows)} for rows in ROWS[epsilon]]
+        within = {"noise_ratio": NOISE_RATIOS[-1], "false_positives": float(of(IN_CHOSEN))}
+        return [{**within, "rows": of(rows)} for rows in ROWS[epsilon]]
     if algorithm == "adafest-memory":
         return [
             {"false_positives": float(of(now)), "memory_false_positives": float(of(again))}
@@ -149,7 +150,7 @@ def _search(algorithm: str, source: str) -> list[Grid]:
 
 def _settings(algorithm: str) -> list[Setting]:
     """What the search tries for each size."""
-    if algorithm.startswith("adafest"):
+    if algorithm in ("adafest", "adafest-memory"):
         return [{"noise_ratio": ratio} for ratio in NOISE_RATIOS]
     return [{"rate": rate} for rate in (FOR_LAZY if algorithm.startswith("lazy") else RATES)]
 
