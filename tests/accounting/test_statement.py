@@ -106,3 +106,9 @@ def test_a_curve_that_cannot_be_read_is_refused(wrong):
 def test_the_terms_beside_an_epsilon_name_unit_and_release() -> None:
     stated = PrivacyStatement(1.0, 1e-6, "add-or-remove-one", "user", "the final model")
     assert stated.terms == "delta 1e-06, add-or-remove-one user; released: the final model"
+
+
+def test_a_printed_guarantee_is_not_better_than_the_true_one():
+    stated = statement(epsilon=1.00004, delta=1.001e-6)
+    assert str(stated).startswith("(1.001, 1.01e-06)-DP")
+    assert stated.terms.startswith("delta 1.01e-06")

@@ -17,6 +17,7 @@ from sparsedp.accounting import (
 )
 from sparsedp.accounting.ledger import Ledger
 from sparsedp.cli.app import app
+from sparsedp.core.rounding_up import rounded_up
 from sparsedp.core.steps import steps_per_epoch
 from sparsedp.data import Columns, HashRule, Label, Schema, Table, prepare
 from sparsedp.planning.budget import RunBudget
@@ -37,7 +38,7 @@ def test_epsilon_of_a_run_comes_with_its_statement():
     assert said["epsilon"] == pytest.approx(expected)
     assert (said["delta"], said["unit"], said["adjacency"]) == (1e-6, "example", "add-or-remove-one")
     text = invoke(*RUN).stdout
-    for word in (f"{expected:.4g}", "add-or-remove-one", "unit: example", "100 steps"):
+    for word in (f"({rounded_up(expected, 4)}, ", "add-or-remove-one", "unit: example", "100 steps"):
         assert word in text
 
 

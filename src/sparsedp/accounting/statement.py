@@ -9,6 +9,7 @@ from dataclasses import fields as dataclass_fields
 from typing import Any
 
 from sparsedp.accounting.trade_off import REPORTED_RATES, TradeOffCurve
+from sparsedp.core.rounding_up import rounded_up
 from sparsedp.core.typed_fields import check_fields
 from sparsedp.core.validation import check_number, check_probability
 
@@ -68,7 +69,7 @@ class PrivacyStatement:
 
     def __str__(self) -> str:
         guarantee = (
-            f"({self.epsilon:.4g}, {self.delta:.3g})-DP, {self.adjacency} adjacency, "
+            f"({rounded_up(self.epsilon, 4)}, {rounded_up(self.delta, 3)})-DP, {self.adjacency} adjacency, "
             f"unit: {self.unit}, released: {self.released}"
         )
         if not self.private:
@@ -78,7 +79,7 @@ class PrivacyStatement:
     @property
     def terms(self) -> str:
         """What must stand beside epsilon, for the name of a curve or of a logged value."""
-        return f"delta {self.delta:.3g}, {self.adjacency} {self.unit}; released: {self.released}"
+        return f"delta {rounded_up(self.delta, 3)}, {self.adjacency} {self.unit}; released: {self.released}"
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any], where: str) -> PrivacyStatement:

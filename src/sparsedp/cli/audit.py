@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sparsedp.cli.errors import refuse_bad_input
+from sparsedp.core.rounding_up import rounded_up
 from sparsedp.core.strict_json import json_text
 
 if TYPE_CHECKING:
@@ -103,8 +104,8 @@ def _in_words(found: RunAudit, path: Path) -> str:
         f"{of_copy.unit}, released: {of_copy.released}; confidence {found.confidence:g} (>= "
         f"{found.gaussian_lower_bound:.3g} if the training is Gaussian DP)\n"
         f"how: one training of a copy{_of_period(found)} with {found.canaries:,} canaries, {found.steps:,} steps, "
-        f"which may spend epsilon {of_copy.epsilon:.3g} of the same kind; the best attack looked at {_SEEN[found.attack]}; "
-        f"{found.seconds:.0f} s. A bound below the claim does not prove the claim.\n"
+        f"which may spend epsilon {rounded_up(of_copy.epsilon, 3)} of the same kind; the best attack looked at "
+        f"{_SEEN[found.attack]}; {found.seconds:.0f} s. A bound below the claim does not prove the claim.\n"
         f"written: {path / 'audit.json'}"
     )
 

@@ -10,6 +10,7 @@ import typer
 
 from sparsedp.cli.errors import refuse_bad_input
 from sparsedp.cli.settings import help_of
+from sparsedp.core.rounding_up import rounded_up
 from sparsedp.core.strict_json import json_text
 
 if TYPE_CHECKING:
@@ -170,8 +171,8 @@ def _recipe_for(given: dict[str, Any], as_json: bool) -> None:
         return
     config = chosen.config
     typer.echo(
-        f"Recipe for {data} at epsilon {epsilon:g}, delta {chosen.delta:.3g} (add-or-remove-one {config.unit}; released: "
-        f"{'the final model only' if config.method.lazy_noise else 'the model after every step'})"
+        f"Recipe for {data} at epsilon {epsilon:g}, delta {rounded_up(chosen.delta, 3)} (add-or-remove-one "
+        f"{config.unit}; released: {'the final model only' if config.method.lazy_noise else 'the model after every step'})"
     )
     typer.echo("\n".join(chosen.lines()))
     named = ("delta", *OF_A_RECIPE)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from sparsedp.core.rounding_up import rounded_up
+
 if TYPE_CHECKING:
     from sparsedp.accounting.events import DpEvent, Events
     from sparsedp.accounting.statement import PrivacyStatement
@@ -141,7 +143,7 @@ def statement_json(statement: PrivacyStatement) -> dict[str, Any]:
 
 def curve_lines(statements: list[PrivacyStatement]) -> list[str]:
     """A curve as a small table, and below it once what every line of it shares."""
-    rows = [f"{each.delta:>10.3g}  {each.epsilon:.4g}" for each in statements]
+    rows = [f"{rounded_up(each.delta, 3):>10}  {rounded_up(each.epsilon, 4)}" for each in statements]
     first = statements[0]
     shared = f"{first.adjacency} adjacency, unit: {first.unit}, released: {first.released}"
     shared = shared if first.private else f"NOT PRIVATE: {shared}"

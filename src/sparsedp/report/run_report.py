@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsedp.accounting import PrivacyStatement
+from sparsedp.core.rounding_up import rounded_up
 from sparsedp.report.chart import Curves, Dots, Series, chart_html
 from sparsedp.report.finished_run import FinishedRun
 from sparsedp.report.joint import JointCost, joint_costs
@@ -46,7 +47,7 @@ def privacy_card(run: FinishedRun) -> str:
         paragraph(
             f"Whoever sees {statement.released} can hardly tell whether any one {statement.unit} was in the "
             f"training data: adding or removing it changes the probability of anything they may conclude by a "
-            f"factor of at most {_factor(statement.epsilon)}, except with probability {statement.delta:.2g}.",
+            f"factor of at most {_factor(statement.epsilon)}, except with probability {rounded_up(statement.delta, 2)}.",
             "good",
         )
         if statement.private
@@ -69,7 +70,7 @@ def _figures(epsilon: float, delta: float, unit: str, audit: Mapping[str, Any] |
     Of an audited run the audited lower bound stands beside the claimed epsilon.
     """
     audited = () if audit is None else (("audited epsilon", f"≥ {audit['lower_bound']:.3g}"),)
-    named = (("epsilon", f"{epsilon:.3g}"), *audited, ("delta", f"{delta:.2g}"), ("unit", unit))
+    named = (("epsilon", rounded_up(epsilon, 3)), *audited, ("delta", rounded_up(delta, 2)), ("unit", unit))
     return "".join(
         [
             "<dl class=figures>",
@@ -97,8 +98,8 @@ def _audit_words(audit: Mapping[str, Any]) -> str:
     )
     return paragraph(
         f"Audited: a copy of this run's configuration{of_period} with {audit['canaries']:,} canaries, {audit['steps']:,} steps "
-        f"and a budget of epsilon {copy['epsilon']:.3g} let through at least epsilon {audit['lower_bound']:.3g} at delta "
-        f"{copy['delta']:.2g} ({copy['adjacency']}, unit: {copy['unit']}, released: {copy['released']}; confidence "
+        f"and a budget of epsilon {rounded_up(copy['epsilon'], 3)} let through at least epsilon {audit['lower_bound']:.3g} at "
+        f"delta {copy['delta']:.2g} ({copy['adjacency']}, unit: {copy['unit']}, released: {copy['released']}; confidence "
         f"{audit['confidence']:g}). {verdict}",
         "bad" if refuted else "quiet",
     )
@@ -191,8 +192,8 @@ def _results(runs: Sequence[FinishedRun]) -> str:
         rows.append(
             [
                 run.name,
-                "none" if statement is None else f"{statement.epsilon:.3g}",
-                "" if statement is None else f"{statement.delta:.2g}",
+                "none" if statement is None else rounded_up(statement.epsilon, 3),
+                "" if statement is None else rounded_up(statement.delta, 2),
                 f"{result['auc']:.4f}",
                 "not finite"
                 if result["log_loss"] is None
@@ -218,7 +219,8 @@ def _beside_constant(result: Mapping[str, Any]) -> str:
 
 def _factor(epsilon: float) -> str:
     """e^epsilon, as a number where it is small enough to mean something."""
-    return f"{math.exp(epsilon):.3g} (e^{epsilon:.3g})" if epsilon < 7 else f"e^{epsilon:.3g}"
+    power = f"e^{rounded_up(epsilon, 3)}"
+    return f"{rounded_up(math.exp(epsilon), 3)} ({power})" if epsilon < 7 else power
 
 
 def _number(value: float | None) -> str:

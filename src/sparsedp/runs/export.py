@@ -72,13 +72,13 @@ def export_run(
     source = ModelFolder.open(run, unfinished=unfinished)
     if source.is_exported:
         raise ValueError(f"{run} is an exported model already")
+    source.check_trust(trust or (source.is_finished and model is not None))
     schema, encoding = source.schema(), Encoding.read(source.path)
     with new_folder(Path(out)) as folder:
         if source.is_finished:
             shutil.copyfile(source.path / WEIGHTS, folder / WEIGHTS)
             statement = read_statement(source.path)
         else:
-            source.check_trust(trust)
             statement = write_unfinished(RunFolder(source.path), folder / WEIGHTS)
         copied = replace(source, path=folder)
         module = copied.module(schema, trust=trust, model=model).eval()

@@ -66,6 +66,13 @@ def _check(config: RunConfig, processes: int) -> None:
         raise ValueError("nproc: unit user trains on one process; leave --nproc out")
     if config.period is not None:
         raise ValueError("nproc: streaming runs train on one process; leave --nproc or --period out")
+    if processes > (cores := _cores()):
+        raise ValueError(f"nproc: {processes} processes are more than the {cores} cores that they may use")
+
+
+def _cores() -> int:
+    """How many cores this process, and so those that it starts, may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _run(folder: RunFolder, processes: int, quiet: bool) -> Result:

@@ -13,7 +13,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -101,21 +101,19 @@ class Served:
         if isinstance(value, bool | float):
             raise ValueError(f"{column}: give a text or an integer, got {value!r}")
         text = str(value)
-        if self.encoding["types"].get(column) == "hex":
+        kind = self.encoding["types"].get(column)
+        if kind == "hex":
             text = text.lower()
             if not re.fullmatch("([0-9a-f]{8})?", text):
                 raise ValueError(f"{column}: is {text!r}, not 8 hex digits")
-        form = FORMS.get(self.encoding["types"].get(column))
+        form = FORMS.get(kind)
         if form is not None and not re.fullmatch(f"({form})?", text):
-            raise ValueError(
-                f"{column}: is {text!r}, which no {self.encoding['types'][column]} is written as"
-            )
+            raise ValueError(f"{column}: is {text!r}, which no {kind} is written as")
         return text
 
     def _number(self, row: Mapping[str, Any], column: str) -> float:
         value = row[column]
-        missing = value is None or value == "" or value in self.encoding["nulls"]
-        if missing:
+        if value is None or value == "" or value in self.encoding["nulls"]:
             return 0.0
         bounds = self.encoding["scales"].get(column)
         return signed_log(float(value)) if bounds is None else scaled(float(value), **bounds)
@@ -141,8 +139,7 @@ class Served:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The ids of a multi-hot feature, and where each row's begin."""
         (column,) = feature["columns"]
-        values: list[int] = []
-        offsets: list[int] = []
+        values, offsets = list[int](), list[int]()
         for row in rows:
             offsets.append(len(values))
             given = row[column]
@@ -162,20 +159,18 @@ def read_rows(path: str, header: list[str] | None) -> Iterator[dict[str, Any]]:
             rows = csv.DictReader(file, header[-tabs:], delimiter="\t", quoting=csv.QUOTE_NONE, strict=True)
         else:
             rows = csv.DictReader(file, delimiter="," if tabs == 1 else "\t", strict=True)
-        names = rows.fieldnames or ()
-        if len(set(names)) < len(names):
-            raise ValueError(f"{path}: two columns have one name")
-        for row in rows:
-            if None in row or None in row.values():
-                raise ValueError(f"{path}, line {rows.line_num}: not {len(names)} columns")
-            yield row
-
-
-def in_batches(rows: Iterable[dict[str, Any]], size: int = 4096) -> Iterator[list[dict[str, Any]]]:
-    """The rows, some at a time."""
-    remaining = iter(rows)
-    while batch := list(islice(remaining, size)):
-        yield batch
+        try:
+            names = rows.fieldnames or ()
+            if len(set(names)) < len(names):
+                raise ValueError(f"{path}: two columns have one name")
+            for row in rows:
+                if None in row or None in row.values():
+                    raise ValueError(f"{path}, line {rows.line_num}: not {len(names)} columns")
+                yield row
+        except csv.Error as error:
+            raise ValueError(
+                f"{path}, line {rows.reader.line_num}: {error} (is a quote not closed?)"
+            ) from None
 
 
 def main() -> None:
@@ -183,8 +178,13 @@ def main() -> None:
     served = Served(Path(__file__).parent)
     print(served.statement["text"], file=sys.stderr)
     print("probability")
-    for batch in in_batches(read_rows(sys.argv[1], served.encoding["header"])):
-        print("\n".join(map(repr, served.predict(batch))))
+    rows = read_rows(sys.argv[1], served.encoding["header"])
+    try:
+        while batch := list(islice(rows, 4096)):
+            print("\n".join(map(repr, served.predict(batch))))
+    except (OSError, ValueError) as error:
+        print(f"serve.py: {error}", file=sys.stderr)
+        sys.exit(2)
 
 
 if __name__ == "__main__":
