@@ -110,7 +110,7 @@ def test_faulty_maps_have_no_event_and_their_one_fault() -> None:
     quiet = QuietMap(**options).rule(SPACE, **common)
     assert quiet.map_std == right.map_std / 2
     assert quiet.gradient_noise_multiplier == right.gradient_noise_multiplier
-    reads = RememberedReads(**options, memory_least=1.0).rule(SPACE, **common)
+    reads = RememberedReads(**options, memory_least=1.0, memory_every=1).rule(SPACE, **common)
     assert reads.select(Reads(), NoiseSource(1).selection).rows.tolist() == [3, 9]  # type: ignore[arg-type]
     for faulty in (QuietMap(**options), RememberedReads(**options)):
         assert faulty.step_event(10.0) == NonPrivateDpEvent()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,9 @@ from support.processes import Processes
 from support.runs import config
 
 from sparsedp.accounting import Ledger
+from sparsedp.core.cores import available_cores
 from sparsedp.runs import RunFolder, resume, train
-from sparsedp.runs.processes import resume_on_processes, train_on_processes
+from sparsedp.runs.processes import MOST_PER_CORE, resume_on_processes, train_on_processes
 from sparsedp.runs.setup import RunSetup
 
 
@@ -57,15 +57,16 @@ def test_what_cannot_run_on_several_processes_is_refused(tmp_path: Path) -> None
     assert not (tmp_path / "run").exists()
 
 
-def test_more_processes_than_cores_are_refused(tmp_path: Path) -> None:
-    cores = len(os.sched_getaffinity(0))
-    words = f"^nproc: {cores + 1} processes are more than the {cores} cores that they may use$"
+def test_far_more_processes_than_cores_are_refused(tmp_path: Path) -> None:
+    cores = available_cores()
+    too_many = MOST_PER_CORE * cores + 1
+    words = f"^nproc: {too_many} processes are too many for the {cores} cores that they may use$"
     with pytest.raises(ValueError, match=words):
-        train_on_processes(config(), tmp_path / "run", cores + 1)
+        train_on_processes(config(), tmp_path / "run", too_many)
     assert not (tmp_path / "run").exists()
     RunSetup.create(config(), tmp_path / "run")
     with pytest.raises(ValueError, match=words):
-        resume_on_processes(tmp_path / "run", cores + 1)
+        resume_on_processes(tmp_path / "run", too_many)
 
 
 def test_one_process_and_several_do_not_resume_each_other(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ TIMES = ("seconds", "examples_per_second")
 @pytest.fixture(autouse=True)
 def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run gets its share of the cores, and sums over several threads differ in their last bits."""
-    monkeypatch.setattr("sparsedp.runs.sweep._cores", lambda: 1)
+    monkeypatch.setattr("sparsedp.runs.sweep.available_cores", lambda: 1)
 
 
 def plan(**grid: list[Any]) -> Sweep:
@@ -54,7 +54,7 @@ def test_the_table_has_settings_and_figures_of_every_run(tmp_path: Path) -> None
 def test_threads_that_are_fewer_than_cores_stay_fewer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sparsedp.runs.sweep._cores", lambda: 64)
+    monkeypatch.setattr("sparsedp.runs.sweep.available_cores", lambda: 64)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -131,7 +131,7 @@ def _serve() -> None:
     from sparsedp.runs import sweep
 
     torch.set_num_threads(1)
-    sweep._cores = lambda: 1
+    sweep.available_cores = lambda: 1
     numba.njit(lambda values: values.sum())(np.zeros(1))
     for line in sys.stdin:
         question = json.loads(line)

@@ -8,6 +8,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from sparsedp.core.cores import available_cores
 from sparsedp.distributed import Exchange, init_processes
 from sparsedp.distributed.checkpoint import has_checkpoint
 from sparsedp.runs.checkpoints import CheckpointSchedule
@@ -25,6 +26,8 @@ from sparsedp.runs.text_config import TextConfig
 from sparsedp.runs.trainer import open_ledger
 from sparsedp.runs.training import OnProgress, take_steps
 
+MOST_PER_CORE = 4
+"""Processes for each core that they may use: more would only wait for each other, in the memory of all."""
 RESTARTS = 3
 """How often torchrun starts the processes again."""
 _TIMEOUT_SECONDS = 3600.0
@@ -66,13 +69,8 @@ def _check(config: RunConfig, processes: int) -> None:
         raise ValueError("nproc: unit user trains on one process; leave --nproc out")
     if config.period is not None:
         raise ValueError("nproc: streaming runs train on one process; leave --nproc or --period out")
-    if processes > (cores := _cores()):
-        raise ValueError(f"nproc: {processes} processes are more than the {cores} cores that they may use")
-
-
-def _cores() -> int:
-    """How many cores this process, and so those that it starts, may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if processes > MOST_PER_CORE * (cores := available_cores()):
+        raise ValueError(f"nproc: {processes} processes are too many for the {cores} cores that they may use")
 
 
 def _run(folder: RunFolder, processes: int, quiet: bool) -> Result:

@@ -18,6 +18,7 @@ from typing import Any
 import polars as pl
 
 from sparsedp.accounting import BudgetExceeded
+from sparsedp.core.cores import available_cores
 from sparsedp.core.durable import replace_file
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.folder import RunFolder
@@ -105,7 +106,7 @@ def sweep(
     out = Path(out)
     configs = plan.configs()
     (out / "runs").mkdir(parents=True, exist_ok=True)
-    threads = max(1, _cores() // jobs)
+    threads = max(1, available_cores() // jobs)
     for done, refusal in enumerate(_completed(configs, out / "runs", jobs, threads), start=1):
         if refusal is not None:
             warnings.warn(refusal, stacklevel=2)
@@ -114,11 +115,6 @@ def sweep(
     table = gather(configs, out / "runs")
     replace_file(out / RESULTS, table.write_parquet)
     return table
-
-
-def _cores() -> int:
-    """Those that this process may use: threads beyond them only wait for each other."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _completed(configs: list[RunConfig], folder: Path, jobs: int, threads: int) -> Iterator[str | None]:
