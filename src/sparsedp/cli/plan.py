@@ -10,7 +10,6 @@ import typer
 
 from sparsedp.cli.errors import refuse_bad_input
 from sparsedp.cli.settings import help_of
-from sparsedp.core.rounding_up import rounded_up
 from sparsedp.core.strict_json import json_text
 
 if TYPE_CHECKING:
@@ -171,7 +170,7 @@ def _recipe_for(given: dict[str, Any], as_json: bool) -> None:
         return
     config = chosen.config
     typer.echo(
-        f"Recipe for {data} at epsilon {epsilon:g}, delta {rounded_up(chosen.delta, 3)} (add-or-remove-one "
+        f"Recipe for {data} at epsilon {epsilon:g}, delta {chosen.delta:.3g} (add-or-remove-one "
         f"{config.unit}; released: {'the final model only' if config.method.lazy_noise else 'the model after every step'})"
     )
     typer.echo("\n".join(chosen.lines()))
