@@ -140,11 +140,16 @@ def test_a_target_epsilon_counts_what_the_engine_has_spent() -> None:
         again(engine, spent)
 
 
-def test_another_run_on_the_ledger_that_was_not_private_is_said(tmp_path) -> None:  # type: ignore[no-untyped-def]
-    engine, private = make(engine=sdp.PrivacyEngine(seed=1, secure=False, ledger=tmp_path / "data.ledger"))
+@pytest.mark.parametrize("is_new", [True, False])
+def test_another_run_on_the_ledger_that_was_not_private_is_said(is_new: bool, tmp_path: Path) -> None:
+    """Also where the run that was not private came upon a ledger that was there."""
+    ledger = tmp_path / "data.ledger"
+    if not is_new:
+        Ledger.open(ledger).close()
+    engine, private = make(engine=sdp.PrivacyEngine(seed=1, secure=False, ledger=ledger))
     train(private, 1)
     engine.detach()
-    engine, private = make(engine=sdp.PrivacyEngine(ledger=tmp_path / "data.ledger"))
+    engine, private = make(engine=sdp.PrivacyEngine(ledger=ledger))
     train(private, 1)
     assert not engine.statement(1e-5).private
     assert "another run on the ledger" in str(engine.statement(1e-5))
