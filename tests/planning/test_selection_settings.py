@@ -11,7 +11,7 @@ TABLES = [TableShape("large", 1_000_000, 1), TableShape("small", 20_000, 8)]
 
 
 def test_a_tenth_of_the_rows_is_remembered_by_chance_and_never_more_than_a_batch_reads() -> None:
-    """So that a step of AdaFEST with memory costs what its batch reads, whatever the size of the tables."""
+    """So that drawing those that pass costs no more than what a batch reads."""
     large = selection_settings("adafest-memory", TABLES, 1e5, 0.1, batch=10**6)
     assert large["memory_false_positives"] == 100_000
     assert large["false_positives"] == 1500

@@ -82,10 +82,8 @@ def _figures(epsilon: float, delta: float, unit: str, audit: Mapping[str, Any] |
 
 def _audit_words(audit: Mapping[str, Any]) -> str:
     """What the audited lower bound means, and how it was found."""
-    from sparsedp.runs.auditing import (
-        refutation,
-        why_period,
-    )  # with torch, which a report of other runs does not need
+    # With torch, which a report of other runs does not need.
+    from sparsedp.runs.auditing import refutation, why_period
 
     copy = audit["copy"]
     period = audit.get("period")

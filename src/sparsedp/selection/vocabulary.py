@@ -38,6 +38,7 @@ class StreamingVocabulary:
     threshold are dropped; sums over periods and the top k are post-processing, at no further cost.
     Rows without a count are never visited: those whose noise alone exceeds the threshold are drawn by geometric
     gaps, with the distribution of the noise above the threshold.
+    Where users are counted, each moves a period's histogram by at most C too, in every period that has rows of it.
     """
 
     tables: Sequence[TableShape]
