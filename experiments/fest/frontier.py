@@ -45,8 +45,8 @@ ROWS = {1.0: (5000, 150_000), 3.0: (26_000, 150_000), 8.0: (26_000, 264_000)}
 """FEST's rows by epsilon: the less noise, the rarer the rows that are worth training."""
 BY_CHANCE = (20, 2000, 10_000, 20_000, 40_000)
 """Untouched rows that pass AdaFEST's threshold in a step."""
-REMEMBERED = ((200, 50_000), (2000, 132_000))
-"""Untouched rows that pass the two thresholds of AdaFEST with memory in a step."""
+REMEMBERED = (300, 2600, 13_000)
+"""Untouched rows that pass a review of AdaFEST with memory; the second is the recipe's."""
 IN_CHOSEN = 20
 """Untouched rows of those that FEST chose that pass AdaFEST+'s threshold in a step."""
 ALGORITHMS = ("lazy", "lazy narrow", "fest", "adafest", "adafest+", "adafest-memory")
@@ -85,10 +85,7 @@ def sizes(algorithm: str, epsilon: float, table_rows: int = TABLE_ROWS) -> list[
         within = {"noise_ratio": NOISE_RATIOS[-1], "false_positives": float(of(IN_CHOSEN))}
         return [{**within, "rows": of(rows)} for rows in ROWS[epsilon]]
     if algorithm == "adafest-memory":
-        return [
-            {"false_positives": float(of(now)), "memory_false_positives": float(of(again))}
-            for now, again in REMEMBERED
-        ]
+        return [{"false_positives": float(of(rows))} for rows in REMEMBERED]
     return [{}]
 
 
@@ -181,7 +178,7 @@ def _grid(
         plan = plan_for(source, **asked, epochs=MOST_EPOCHS)
     recipe = plan.config
     names = [*Choices._fields, "physical_batch_size", "model", "model_options", "read_share_mu"]
-    names += [name for name in plan.filled if name == "fest_mu"]  # the part of the budget that a top-k gets
+    names += [name for name in plan.filled if name in ("fest_mu", "memory_steps")]
     settings: Grid = {name: [getattr(recipe, name)] for name in names if getattr(recipe, name) is not None}
     return {
         "algorithm": [asked["algorithm"]],

@@ -29,16 +29,13 @@ GRIDS: list[Grid] = [
     {
         "algorithm": ["adafest-memory"],
         "noise_ratio": [2.0],
-        "false_positives": [0.01],
-        "memory_false_positives": [20.0],
-        "memory_share": [0.3],
-        "memory_least": [2.0],
-        "memory_every": [1],
+        "false_positives": [20.0, 500.0],
+        "memory_steps": [24],
     },
     {"algorithm": ["fest"], "rows": [300, 1000]},
     {"algorithm": ["dp-sgd"]},
 ]
-"""A day has a dozen steps: a share of 0.02 would remember a row for weeks. Here few rows are worth their noise."""
+"""A day has a dozen steps: two days are added up."""
 
 
 def run(study: Study) -> dict[str, Any]:

@@ -63,8 +63,6 @@ _KNOBS = {
     "noise_ratio": "ratio",
     "threshold": "tau",
     "false_positives": "false positives",
-    "memory_false_positives": "remembered by chance",
-    "memory_share": "share",
     "selection_epsilon": "epsilon a draw",
 }
 
@@ -111,7 +109,7 @@ def ahead_of_plain(runs: pl.DataFrame) -> pl.DataFrame:
             {
                 "epsilon": line["epsilon"],
                 "noise ratio": line["noise_ratio"],
-                "remembered by chance": line["memory_false_positives"],
+                "false positives": line["false_positives"],
                 "reduction": round(line["reduction"], 0),
                 "AUC": round(line["auc"], 4),
                 "plain AdaFEST there": round(at_its_size, 4),

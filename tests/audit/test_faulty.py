@@ -104,13 +104,13 @@ class Reads:
 
 
 def test_faulty_maps_have_no_event_and_their_one_fault() -> None:
-    options = {"noise_ratio": 1.0, "threshold": 1.0, "always_on_rows": 0, "memory_false_positives": 5.0}
+    options = {"noise_ratio": 1.0, "threshold": 1.0, "always_on_rows": 0, "memory_steps": 5}
     common = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "expected_batch_size": 1.0}
     right = AdaFEST(**options).rule(SPACE, **common)
     quiet = QuietMap(**options).rule(SPACE, **common)
     assert quiet.map_std == right.map_std / 2
     assert quiet.gradient_noise_multiplier == right.gradient_noise_multiplier
-    reads = RememberedReads(**options, memory_least=1.0, memory_every=1).rule(SPACE, **common)
+    reads = RememberedReads(**options).rule(SPACE, **common)
     assert reads.select(Reads(), NoiseSource(1).selection).rows.tolist() == [3, 9]  # type: ignore[arg-type]
     for faulty in (QuietMap(**options), RememberedReads(**options)):
         assert faulty.step_event(10.0) == NonPrivateDpEvent()

@@ -37,9 +37,8 @@ def test_every_algorithm_builds_its_rule() -> None:
     assert selection_of(config("adafest+", false_positives=9.0), fest) == sdp.AdaFEST(
         false_positives=9.0, within=fest
     )
-    knobs = {"memory_share": 0.1, "memory_least": 2.0, "memory_most": 9.0}
-    remembering = selection_of(config("adafest-memory", memory_false_positives=7.0, **knobs), None)
-    assert remembering == sdp.AdaFEST(memory_false_positives=7.0, **knobs)
+    remembering = selection_of(config("adafest-memory", memory_steps=7, memory_every=3), None)
+    assert remembering == sdp.AdaFEST(memory_steps=7, memory_every=3)
     assert selection_of(config("random"), None) == sdp.RandomSelection(rows=100)
     assert selection_of(config("exponential"), None) == sdp.ExponentialSelection(100, 0.01, 0.1)
     assert selection_of(config("sparse-vector"), None) == sdp.SparseVectorSelection(100, 0.01, 0.1, 0.001)
@@ -76,8 +75,7 @@ def test_defaults_are_those_of_the_selection_rules() -> None:
         "threshold",
         "contribution_norm",
         "always_on_rows",
-        "memory_least",
-        "memory_most",
+        "memory_every",
     ):
         assert RunConfig.model_fields[name].default == fields[name]
     assert IMPLIED["false_positives"] == fields["false_positives"]

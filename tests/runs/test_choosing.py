@@ -103,7 +103,7 @@ def test_a_threshold_that_is_given_is_kept() -> None:
     """It excludes false positives, which the recipe has for memory."""
     made = chosen(algorithm="adafest-memory", threshold=30.0)
     assert (made.config.threshold, made.config.false_positives) == (30.0, None)
-    assert made.config.memory_false_positives > 0
+    assert made.config.memory_steps == made.recipe.steps
 
 
 def test_rows_alone_are_left_open() -> None:

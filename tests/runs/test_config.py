@@ -90,7 +90,6 @@ def test_a_bad_field_is_named_in_one_line(name: str, value: Any) -> None:
         ("table_optimizer: lazy", settings("lazy", table_optimizer="adagrad")),
         ("algorithm lazy", settings("lazy", period=1)),
         ("table_optimizer: lazy", settings("fest-lazy", table_optimizer="adagrad")),
-        ("memory_least: must be at most memory_most, 6", settings("adafest-memory", memory_least=7.0)),
         ("epsilon: it must be given, or algorithm non-private", settings(algorithm=None, epsilon=None)),
         ("user_sampling: belongs to unit user", settings(user_sampling="rows")),
         ("user_sampling: belongs to unit user", settings(algorithm=None, user_sampling="rows")),

@@ -188,14 +188,14 @@ def stop_at(step: int) -> Callable[[Progress], None]:
 def test_memory_goes_from_one_period_to_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     observe, before, after = RowMemory.observe, list[int](), list[int]()
 
-    def observed(self: RowMemory, passed: Any) -> Any:
-        before.append(self.ids.size)
-        found = observe(self, passed)
-        after.append(self.ids.size)
+    def observed(self: RowMemory, *step: Any) -> Any:
+        before.append(self._sums.known)
+        found = observe(self, *step)
+        after.append(self._sums.known)
         return found
 
     monkeypatch.setattr(RowMemory, "observe", observed)
-    stream(asked("adafest-memory", memory_false_positives=50.0), tmp_path / "run")
+    stream(asked("adafest-memory", memory_steps=100), tmp_path / "run")
     assert len(before) == 9
     assert before == [0, *after[:-1]]
     assert min(after) > 0
@@ -203,7 +203,7 @@ def test_memory_goes_from_one_period_to_the_next(tmp_path: Path, monkeypatch: py
 
 INTERRUPTED: list[tuple[str, dict[str, Any]]] = [
     ("adafest", {}),
-    ("adafest-memory", {"memory_false_positives": 300.0, "memory_least": 1.5}),
+    ("adafest-memory", {"memory_steps": 4}),
     ("fest", {}),
     ("fest", {"frequencies": "all"}),
     ("adafest+", {"frequencies": "first"}),

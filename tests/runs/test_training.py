@@ -162,7 +162,7 @@ RESUMED = [
     ("lazy", {}),
     ("fest", {}),
     ("fest-lazy", {}),
-    ("adafest-memory", {"memory_least": 1.5}),
+    ("adafest-memory", {"memory_steps": 5}),
     ("non-private", {}),
 ]
 

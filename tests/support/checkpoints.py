@@ -23,9 +23,7 @@ CASES: dict[str, tuple[Callable, Callable]] = {  # type: ignore[type-arg]
         lambda p: torch.optim.SGD(p, lr=0.1),
     ),
     "memory": (
-        lambda: sdp.AdaFEST(
-            noise_ratio=2.0, threshold=2.0, always_on_rows=10, memory_false_positives=20, memory_least=1.5
-        ),
+        lambda: sdp.AdaFEST(noise_ratio=2.0, threshold=2.0, always_on_rows=10, memory_steps=20),
         lambda p: torch.optim.SGD(p, lr=0.1),
     ),
     "lazy top-k": (

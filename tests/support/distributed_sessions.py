@@ -126,9 +126,7 @@ def refusals(exchange: Exchange) -> dict[str, str]:
         "poisson=False": lambda: start(exchange, poisson=False),
         "DPSGD(lazy=True)": lambda: start(exchange, selection=sdp.DPSGD(lazy=True)),
         "FEST(lazy=True)": lambda: start(exchange, selection=sdp.FEST({"0": [1]}, lazy=True)),
-        "AdaFEST(memory_false_positives=...)": lambda: start(
-            exchange, selection=sdp.AdaFEST(memory_false_positives=9)
-        ),
+        "AdaFEST(memory_steps=...)": lambda: start(exchange, selection=sdp.AdaFEST(memory_steps=9)),
         "RandomSelection(coordinates=...)": lambda: start(
             exchange, selection=sdp.RandomSelection(coordinates=5)
         ),

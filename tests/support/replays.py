@@ -32,7 +32,7 @@ SELECTIONS: dict[str, SelectionOf] = {
     ),
     "lazy FEST": lambda data: sdp.FEST({"large": range(0, ROWS, 3)}, lazy=True),
     "AdaFEST with memory": lambda data: sdp.AdaFEST(
-        noise_ratio=1.0, false_positives=20, memory_false_positives=200, memory_least=1.5, memory_most=3
+        noise_ratio=1.0, false_positives=20, memory_steps=5, memory_every=2
     ),
     "exponential": lambda data: sdp.ExponentialSelection(rows=20, selection_epsilon=0.1, score_cap=0.1),
     "exponential coordinates": lambda data: sdp.ExponentialSelection(

@@ -52,9 +52,7 @@ RUNS: dict[str, tuple[Selection, Callable[[Any], list[torch.optim.Optimizer]]]] 
     "fest, lazy": (sdp.FEST({"large": [5, 1, 7]}, always_on_rows=10, lazy=True), sgd),
     "adafest": (sdp.AdaFEST(noise_ratio=3.0, threshold=2.0, always_on_rows=10), both),
     "adafest, memory": (
-        sdp.AdaFEST(
-            noise_ratio=2.0, threshold=2.0, always_on_rows=10, memory_false_positives=20, memory_least=1.5
-        ),
+        sdp.AdaFEST(noise_ratio=2.0, threshold=2.0, always_on_rows=10, memory_steps=20),
         both,
     ),
     "adafest+": (sdp.AdaFEST(always_on_rows=10, within=TOP_K), sgd),

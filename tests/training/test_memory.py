@@ -78,7 +78,7 @@ SPARSE = {
     "sparse vector": sdp.SparseVectorSelection(rows=50, selection_epsilon=0.5, score_cap=0.1, threshold=0.5),
     "random": sdp.RandomSelection(rows=50),
     "lazy": sdp.DPSGD(lazy=True),
-    "adafest, memory": sdp.AdaFEST(always_on_rows=0, memory_false_positives=200),
+    "adafest, memory": sdp.AdaFEST(always_on_rows=0, memory_steps=50),
     "fest, lazy": sdp.FEST({"table": range(0, ROWS, 2)}, lazy=True),
 }
 

@@ -7,9 +7,10 @@ says in every statement that the run is not private.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+import numpy as np
 from typing_extensions import override
 
 from sparsedp.accounting.events import DpEvent, NonPrivateDpEvent
@@ -177,7 +178,11 @@ class RememberedReads(_FaultyRule):
 
 @dataclass(frozen=True)
 class _ReadMap(ContributionMap):
+    reads: list[I64] = field(default_factory=list)
+    """The rows that each step read."""
+
     @override
     def select(self, batch: Batch, stream: Stream) -> Selected:
         assert self.memory is not None
-        return Selected(self.memory.observe(batch.contributions(self.contribution_norm).ids))
+        self.reads.append(batch.contributions(self.contribution_norm).ids)
+        return Selected(np.unique(np.concatenate(self.reads[-self.memory.steps :])))

@@ -214,11 +214,23 @@ def _counts_above(arguments: Mapping[str, Any]) -> Query:
     return Query(np.array(counts.ids), np.array(counts.values), public, _gaussian(arguments["std"]))
 
 
+def _remembered(arguments: Mapping[str, Any]) -> Query:
+    counts, memory = arguments["counts"], arguments["self"]
+    public = {
+        "std": arguments["std"],
+        "size": counts.size,
+        "deviations": memory.deviations,
+        "steps": memory.steps,
+    }
+    return Query(np.array(counts.ids), np.array(counts.values), public, _gaussian(arguments["std"]))
+
+
 _QUERIES: dict[str, Callable[[Mapping[str, Any]], Query]] = {
     "Noise.release": _release,
     "Noise.release_rows": _release_rows,
     "Noise.release_table": _release_table,
     "noisy_counts_above": _counts_above,
+    "RowMemory.observe": _remembered,
     "draw_survivors": _histogram("touched", "counts", _with_std),
     "top_k_gaussian": _histogram("ids", "counts", _with_std),
     "exponential_top_k": _histogram("ids", "scores", _exponential),

@@ -8,18 +8,10 @@ DEFAULT_NOISE_RATIO = 5.0
 """AdaFEST: noise on the contribution map over noise on the gradient (sigma1 / sigma2)."""
 DEFAULT_FALSE_POSITIVES = 50.0
 """AdaFEST: untouched rows that survive a step by chance, on average."""
-DEFAULT_MEMORY_FALSE_POSITIVES = 2000.0
-"""AdaFEST with memory: untouched rows that are remembered in a step by chance, on average."""
-LEAST_MEMORY_SHARE = 0.02
-"""AdaFEST with memory: the part of the steps in which a row must be remembered to be trained, where chance is small."""
-MEMORY_OVER_CHANCE = 1.5
-"""AdaFEST with memory: that part over the one of a row that nobody reads. So one row in twenty repeats by chance."""
-DEFAULT_MEMORY_LEAST = 3.0
-"""AdaFEST with memory: how often beyond that part."""
-DEFAULT_MEMORY_MOST = 6.0
-"""AdaFEST with memory: how many times beyond that part count at most."""
-DEFAULT_MEMORY_EVERY = 4
-"""AdaFEST with memory: steps between two in which a row that repeats is trained: many rows learn a little in turn."""
+DEFAULT_MEMORY_STEPS = 1000
+"""AdaFEST with memory: steps whose noisy counts are added up."""
+DEFAULT_MEMORY_EVERY = 2
+"""AdaFEST with memory: steps between two in which a row is trained that is not far above the threshold."""
 DEFAULT_MU = 0.05
 """FEST: the Gaussian-DP parameter of the private top-k."""
 SMALL_DATA_MU = 0.02

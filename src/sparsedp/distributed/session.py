@@ -239,10 +239,8 @@ def check_supported(selection: Selection, config: StepConfig) -> None:
         raise ValueError(
             f"{type(selection).__name__}(lazy=True): lazy noise works in one process only; leave it out, or use AdaFEST()"
         )
-    if isinstance(selection, AdaFEST) and selection.memory_false_positives is not None:
-        raise ValueError(
-            "AdaFEST(memory_false_positives=...): memory works in one process only; leave it out"
-        )
+    if isinstance(selection, AdaFEST) and selection.memory_steps is not None:
+        raise ValueError("AdaFEST(memory_steps=...): memory works in one process only; leave it out")
     if getattr(selection, "coordinates", None) is not None:
         raise ValueError(
             f"{type(selection).__name__}(coordinates=...): single coordinates cannot be selected over several "

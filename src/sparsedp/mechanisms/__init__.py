@@ -11,6 +11,7 @@ from sparsedp.mechanisms.exponential import exponential, exponential_event, expo
 from sparsedp.mechanisms.gaussian import gaussian, gaussian_event, gaussian_std
 from sparsedp.mechanisms.laplace import laplace, laplace_event
 from sparsedp.mechanisms.noisy_max import report_noisy_max
+from sparsedp.mechanisms.noisy_sums import NoisySums
 from sparsedp.mechanisms.permute_and_flip import permute_and_flip
 from sparsedp.mechanisms.projections import Ball, Box, Domain, Simplex, project_l1_ball, project_linf
 from sparsedp.mechanisms.repetition import best_of_repetitions, draw_repetitions, repetition_event
@@ -32,6 +33,7 @@ __all__ = [
     "Ball",
     "Box",
     "Domain",
+    "NoisySums",
     "Simplex",
     "batch_clip_sensitivity",
     "best_of_repetitions",

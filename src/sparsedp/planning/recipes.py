@@ -166,7 +166,7 @@ def recipe(
     chosen, why = _algorithm(shapes, released, algorithm)
     clip = _clip(batch.mu * protected, table_scale, released, max_grad_norm)
     noise = batch.noise_multiplier * clip / batch.size
-    selection = selection_settings(chosen, shapes, batch.mu * protected, batch.mu, batch.size)
+    selection = selection_settings(chosen, shapes, batch.mu * protected, batch.mu, batch.steps)
     return Recipe(
         algorithm=chosen,
         epochs=batch.epochs,

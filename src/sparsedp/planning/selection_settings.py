@@ -13,18 +13,17 @@ ROWS_PER_UNIT_OF_SIGNAL = 0.02
 """FEST: rows kept for each unit of ``mu * examples``, the size of the data in units of its noise."""
 MAP_NOISE = 2.0
 """AdaFEST: noise on the contribution map over noise on the gradient: it adds 12% to the latter."""
-AT_ONCE = 0.0015
-"""AdaFEST with memory: the part of the rows that passes its first threshold by chance in a step."""
-REMEMBERED = 0.1
-"""AdaFEST with memory: the part of the rows that passes the second by chance, where a batch has as many reads."""
+BY_CHANCE = 0.002
+"""AdaFEST with memory: the part of the rows that nobody reads that passes a review."""
 
 
 def selection_settings(
-    algorithm: str, shapes: Sequence[TableShape], signal: float, mu: float, batch: int
+    algorithm: str, shapes: Sequence[TableShape], signal: float, mu: float, steps: int
 ) -> dict[str, float | int]:
     """Settings of the selection that an algorithm has; rows are chosen in every table.
 
-    ``signal`` is the size of the data in units of its noise, ``mu`` the budget's Gaussian-DP parameter.
+    ``signal`` is the size of the data in units of its noise, ``mu`` the budget's Gaussian-DP parameter,
+    ``steps`` how many the training has.
     """
     rows = sum(table.rows for table in shapes)
     if algorithm == "adafest":
@@ -33,8 +32,8 @@ def selection_settings(
         return {
             "noise_ratio": MAP_NOISE,
             "always_on_rows": 0,
-            "false_positives": max(1.0, two_digits(AT_ONCE * rows)),
-            "memory_false_positives": max(1.0, two_digits(min(REMEMBERED * rows, batch * len(shapes)))),
+            "false_positives": max(1.0, two_digits(BY_CHANCE * rows)),
+            "memory_steps": steps,
         }
     if algorithm in ("fest", "fest-lazy", "adafest+"):
         return {
@@ -47,10 +46,8 @@ def selection_settings(
 
 SELECTION_REASONS = {
     "noise_ratio": "rows that a step reads often are told from the others, at 12% of the noise",
-    "false_positives": f"{AT_ONCE:.2%} of all rows pass by chance, and are trained at once",
-    "memory_false_positives": (
-        f"{REMEMBERED:.0%} of all rows, or as many as a batch reads: those that pass again and again take turns"
-    ),
+    "false_positives": f"{BY_CHANCE:.1%} of all rows stand out by chance",
+    "memory_steps": "the noisy counts of the whole training are added up",
     "rows": f"{ROWS_PER_UNIT_OF_SIGNAL:g} for each unit of mu times the size of the data: as many as can be learnt",
     "fest_mu": "a fifth of the budget's mu, so that rare rows are not chosen by chance, at 2% of the noise",
     "always_on_rows": "rows of small tables are chosen as those of large ones are",

@@ -115,14 +115,7 @@ def _adafest_memory(config: RunConfig, row_set: RowSet | None) -> Selection:
 
     plain = _adafest(config, row_set)
     assert isinstance(plain, AdaFEST)
-    return replace(
-        plain,
-        memory_false_positives=config.memory_false_positives,
-        memory_share=config.memory_share,
-        memory_least=config.memory_least,
-        memory_most=config.memory_most,
-        memory_every=config.memory_every,
-    )
+    return replace(plain, memory_steps=config.memory_steps, memory_every=config.memory_every)
 
 
 def _exponential(config: RunConfig, row_set: RowSet | None) -> Selection:
@@ -159,7 +152,7 @@ def _random(config: RunConfig, row_set: RowSet | None) -> Selection:
 
 _TOP_K = ("rows", "fest_mu")
 _MAP = ("noise_ratio", "threshold", "false_positives", "contribution_norm", "always_on_rows")
-_MEMORY = ("memory_false_positives", "memory_share", "memory_least", "memory_most", "memory_every")
+_MEMORY = ("memory_steps", "memory_every")
 _SCORES = ("rows", "selection_epsilon", "score_cap")
 
 register(Algorithm("non-private", "without privacy", "#475569", None))

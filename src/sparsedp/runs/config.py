@@ -16,9 +16,7 @@ from sparsedp.core.defaults import (
     DEFAULT_ALWAYS_ON_ROWS,
     DEFAULT_FALSE_POSITIVES,
     DEFAULT_MEMORY_EVERY,
-    DEFAULT_MEMORY_FALSE_POSITIVES,
-    DEFAULT_MEMORY_LEAST,
-    DEFAULT_MEMORY_MOST,
+    DEFAULT_MEMORY_STEPS,
     DEFAULT_MU,
     DEFAULT_NOISE_RATIO,
     default_delta,
@@ -151,16 +149,10 @@ class RunConfig(BaseModel):
     """The largest score of a row."""
     score_threshold: Annotated[float, Field(allow_inf_nan=False), SELECTION] = 0.001
     """The score that a row must reach."""
-    memory_false_positives: Annotated[Positive, SELECTION] = DEFAULT_MEMORY_FALSE_POSITIVES
-    """Untouched rows that are remembered in a step by chance, on average: the lower of two thresholds."""
-    memory_share: Annotated[Fraction | None, SELECTION] = None
-    """The part of the steps in which a row must be remembered to be trained; default: half as often again as by chance."""
-    memory_least: Annotated[Positive, SELECTION] = DEFAULT_MEMORY_LEAST
-    """How often beyond that part."""
-    memory_most: Annotated[Positive, SELECTION] = DEFAULT_MEMORY_MOST
-    """How many times beyond that part count at most."""
+    memory_steps: Annotated[Count, SELECTION] = DEFAULT_MEMORY_STEPS
+    """Steps whose noisy counts are added up; then new sums begin."""
     memory_every: Annotated[Count, SELECTION] = DEFAULT_MEMORY_EVERY
-    """Steps between two in which a row that is remembered so often is trained: such rows take turns."""
+    """Steps between two in which a row is trained that is not far above the threshold: such rows take turns."""
 
     holdout: Annotated[Fraction, DATA] = 0.1
     """Fraction of the rows (with unit user: of the users) that is held out for evaluation."""
@@ -219,8 +211,6 @@ class RunConfig(BaseModel):
             raise ValueError(f"epsilon: a {algorithm.name} run has none")
         if algorithm.private and self.epsilon is None:
             raise ValueError(f"epsilon: algorithm {algorithm.name} needs one")
-        if self.memory_least > self.memory_most:
-            raise ValueError(f"memory_least: must be at most memory_most, {self.memory_most:g}")
         for name in algorithm.required:
             if getattr(self, name) is None and not (self.has_recipe and algorithm.row_set):
                 raise left_open(name, algorithm.name)

@@ -42,7 +42,7 @@ def fitted(config: Config, result: dict[str, Any], sizes: Sequence[int], cut: Se
     """The settings for smaller tables: the run's own threshold, other numbers of rows in proportion."""
     chosen = [pair for pair in zip(sizes, cut, strict=True) if pair[0] > config.always_on_rows]
     share = sum(rows for _, rows in chosen) / sum(rows for rows, _ in chosen) if chosen else 1.0
-    changed: dict[str, Any] = {"memory_false_positives": config.memory_false_positives * share}
+    changed: dict[str, Any] = {}
     if config.rows is not None:
         changed["rows"] = max(1, round(config.rows * share))
     threshold = result.get("threshold")

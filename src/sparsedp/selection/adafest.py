@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy.special import ndtr
 
 from sparsedp.accounting import split_sigma
 from sparsedp.accounting.events import DpEvent
@@ -19,11 +17,7 @@ from sparsedp.core.defaults import (
     DEFAULT_ALWAYS_ON_ROWS,
     DEFAULT_FALSE_POSITIVES,
     DEFAULT_MEMORY_EVERY,
-    DEFAULT_MEMORY_LEAST,
-    DEFAULT_MEMORY_MOST,
     DEFAULT_NOISE_RATIO,
-    LEAST_MEMORY_SHARE,
-    MEMORY_OVER_CHANCE,
 )
 from sparsedp.core.tables import TableShape
 from sparsedp.core.validation import check_count
@@ -43,7 +37,6 @@ from sparsedp.selection.base import (
 )
 from sparsedp.selection.fest import FEST, PrivateTopK
 from sparsedp.selection.row_memory import RowMemory
-from sparsedp.selection.vocabulary import noisy_counts_above
 
 
 @dataclass(frozen=True)
@@ -62,14 +55,13 @@ class AdaFEST(Selection):
     ``contribution_norm`` is C1, by default the square root of the number of selectable tables, which clips
     nothing where examples have one value per feature; tables of at most ``always_on_rows`` rows are always on.
 
-    With memory (``memory_false_positives`` given) a step also trains rows that do not survive it, if their noisy counts
-    passed a second, lower threshold repeatedly: in a larger part of the steps than ``memory_share`` (default: half as
-    often again as by chance, 0.02 at least), and ``memory_least`` times more (``RowMemory``). Such rows take turns: each
-    is trained in one of ``memory_every`` steps. ``memory_false_positives`` untouched rows a step pass that threshold by
-    chance; they rarely repeat. The same event, for everything that is released: the noisy counts above the lower
-    threshold, and the gradient on the trained rows. Proof: both thresholds are post-processing of the one noisy map of
-    a step, and its trained rows are a function of what passed in this step and in those before, and of the number of
-    the step: of outputs of the mechanism, so the gradient's query stays adaptive in released values alone.
+    With memory (``memory_steps`` given) a step trains the rows whose noisy counts, added up over the steps so far, stand
+    out (``RowMemory``): the threshold of the sum over n steps is ``sqrt(n)`` times that of one step, so that rows which are
+    read now and then are found in time, and as few untouched ones. After ``memory_steps`` steps new sums begin. Rows that are
+    not far above the threshold take turns: each is trained in one of ``memory_every`` steps.
+    The same event, for everything that is released: the rows, and the gradient on them. Proof: the rows of a step are a
+    function of the noisy maps of this step and of those before, each released once (``NoisySums``), and of the number of
+    the step; the gradient's query stays adaptive in released values alone.
     """
 
     noise_ratio: float = DEFAULT_NOISE_RATIO
@@ -78,15 +70,12 @@ class AdaFEST(Selection):
     contribution_norm: float | None = None
     always_on_rows: int = DEFAULT_ALWAYS_ON_ROWS
     within: FEST | PrivateTopK | None = None
-    memory_false_positives: float | None = None
-    memory_share: float | None = None
-    memory_least: float = DEFAULT_MEMORY_LEAST
-    memory_most: float = DEFAULT_MEMORY_MOST
+    memory_steps: int | None = None
     memory_every: int = DEFAULT_MEMORY_EVERY
 
     def __post_init__(self) -> None:
         check_always_on(self.always_on_rows)
-        for name in ("noise_ratio", "false_positives", "contribution_norm", "memory_false_positives"):
+        for name in ("noise_ratio", "false_positives", "contribution_norm"):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0):
                 raise ValueError(f"{name} must be positive and finite, got {value}")
@@ -98,13 +87,9 @@ class AdaFEST(Selection):
         if self.within is not None and self.within.lazy:
             raise ValueError("within: the rows of AdaFEST+ change at every step; give FEST without lazy=True")
 
-        if self.memory_share is not None and not 0.0 < self.memory_share < 1.0:
-            raise ValueError(f"memory_share must lie between 0 and 1, got {self.memory_share}")
+        if self.memory_steps is not None:
+            check_count("memory_steps", self.memory_steps)
         check_count("memory_every", self.memory_every)
-        if not 0.0 < self.memory_least <= self.memory_most < math.inf:
-            raise ValueError(
-                f"memory_least must be positive and at most memory_most, got {self.memory_least} and {self.memory_most}"
-            )
 
     def resolve(
         self,
@@ -150,27 +135,14 @@ class AdaFEST(Selection):
             map_noise_multiplier=sigma1,
             threshold=threshold,
             domain=domain,
-            **self._memory(space.selectable_size, rows, threshold, sigma1 * contribution_norm),
+            memory=self._memory(rows, threshold / (sigma1 * contribution_norm or 1.0)),
         )
 
-    def _memory(self, size: int, rows: int, threshold: float, std: float) -> dict[str, Any]:
-        """The memory of a rule, and the threshold from which it remembers."""
-        if self.memory_false_positives is None:
-            return {}
-        lower = min(threshold_for_false_positives(self.memory_false_positives, rows, std), threshold)
-        by_chance = float(ndtr(-lower / std)) if std else 0.0
-        share = self.memory_share or max(LEAST_MEMORY_SHARE, MEMORY_OVER_CHANCE * by_chance)
-        if by_chance >= share:
-            warnings.warn(
-                f"memory_share: {by_chance:.2g} of the rows pass the memory's threshold by chance in a step, as often as "
-                f"a row must to be trained ({share:g}): in time nearly all rows will be. Give fewer "
-                f"memory_false_positives or false_positives for {rows:,} rows, or a larger memory_share",
-                stacklevel=2,
-            )
-        memory = RowMemory(
-            size, share=share, least=self.memory_least, most=self.memory_most, every=self.memory_every
-        )
-        return {"memory": memory, "memory_threshold": lower}
+    def _memory(self, rows: int, deviations: float) -> RowMemory | None:
+        """The memory of a rule, if it has one."""
+        if self.memory_steps is None:
+            return None
+        return RowMemory(rows, deviations=deviations, steps=self.memory_steps, every=self.memory_every)
 
 
 @dataclass(frozen=True)
@@ -184,8 +156,7 @@ class ContributionMap(Rule):
     threshold: float = 0.0
     domain: I64 | None = None
     memory: RowMemory | None = None
-    """What was released earlier, where that chooses rows too."""
-    memory_threshold: float = 0.0
+    """The sums of earlier maps, where they choose the rows."""
 
     @property
     def map_std(self) -> float:
@@ -193,24 +164,14 @@ class ContributionMap(Rule):
         return self.map_noise_multiplier * self.contribution_norm
 
     def select(self, batch: Batch, stream: Stream) -> Selected:
-        """Draw the surviving rows; with memory, add those that passed the lower threshold repeatedly."""
+        """Draw the surviving rows; with memory, the rows whose sums survive."""
         counts = batch.contributions(self.contribution_norm, self.domain)
-        if self.memory is None:
+        # Without noise a row that was read is told from the others at once.
+        if self.memory is None or self.map_std == 0:
             return Selected(self.survivors(counts, self.domain, stream))
-        passed = self.passing(counts, stream)
-        repeated = self.memory.observe(passed.ids)
-        return Selected(np.union1d(repeated, passed.ids[passed.values >= self.threshold]))
-
-    def passing(self, counts: SparseCounts, stream: Stream) -> SparseCounts:
-        """The noisy counts that are at least ``memory_threshold``, of all rows or of those in ``domain``."""
-        if self.map_std == 0:  # no noise: no untouched row passes
-            passed = (counts.values > 0) & (counts.values >= self.memory_threshold)
-            return SparseCounts(counts.ids[passed], counts.values[passed], counts.size)
-        inside = counts if self.domain is None else counts.within(self.domain)
-        if not inside.size:
-            return SparseCounts.zeros(counts.size)
-        noisy = noisy_counts_above(inside, self.map_std, self.memory_threshold, stream)
-        return noisy if self.domain is None else replace(noisy, ids=self.domain[noisy.ids], size=counts.size)
+        if self.domain is None:
+            return Selected(self.memory.observe(counts, self.map_std, stream))
+        return Selected(self.domain[self.memory.observe(counts.within(self.domain), self.map_std, stream)])
 
     def state_dict(self) -> dict[str, Any]:
         """The memory, if there is one."""

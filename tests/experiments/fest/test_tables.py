@@ -62,14 +62,13 @@ def test_wall_clock_needs_the_dense_time() -> None:
         wall_clock([{"rows": 1, "ids": 1, "AdaFEST ms": 4.0}])
 
 
-REMEMBERED = {"memory_false_positives": 500.0}
 WITH_MEMORY = frame(
-    line("adafest", 0.60, 1000.0, threshold=50.0, memory_false_positives=None),
-    line("adafest", 0.62, 10.0, threshold=10.0, memory_false_positives=None),
-    line("adafest-memory", 0.617, 100.0, **REMEMBERED),
-    line("adafest-memory", 0.619, 100.0, seed=1, **REMEMBERED),
-    line("adafest-memory", 0.59, 5000.0, noise_ratio=2.0, **REMEMBERED),
-    line("fest", 0.9, 100.0, memory_false_positives=None),
+    line("adafest", 0.60, 1000.0, false_positives=20.0),
+    line("adafest", 0.62, 10.0, false_positives=900.0),
+    line("adafest-memory", 0.617, 100.0, false_positives=50.0),
+    line("adafest-memory", 0.619, 100.0, seed=1, false_positives=50.0),
+    line("adafest-memory", 0.59, 5000.0, noise_ratio=2.0, false_positives=50.0),
+    line("fest", 0.9, 100.0),
 )
 
 

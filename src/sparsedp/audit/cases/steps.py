@@ -235,15 +235,7 @@ def _selections() -> list[Case]:
         ("DP-AdaFEST+", AdaFEST(**(map_ | {"always_on_rows": 1000}), within=half), ratio),
         (
             "DP-AdaFEST with memory",
-            # What passed in a step is not trained in the next: the runs are independent.
-            AdaFEST(
-                **map_,
-                memory_false_positives=5.0,
-                memory_share=0.999,
-                memory_least=1.0,
-                memory_most=1.0,
-                memory_every=1,
-            ),
+            AdaFEST(**map_, **_ONE_STEP),
             bit_and_gradients,
         ),
         ("random selection", RandomSelection(rows=ROWS // 2, always_on_rows=0), gradients),
@@ -267,15 +259,9 @@ _MAP: dict[str, Any] = {
     "contribution_norm": 1.0,
 }
 """Nearly all of the claim is the map's."""
-_PASSED: dict[str, Any] = {
-    "memory_false_positives": 0.1,
-    "memory_share": 0.999,
-    "memory_least": 1.0,
-    "memory_most": 1.0,
-    "memory_every": 1,
-}
-"""A memory of this step alone, with the map's own threshold, also at half of the noise: what passes is trained."""
-_SELDOM: dict[str, Any] = {**_MAP, **_PASSED, "threshold": 1.0}
+_ONE_STEP: dict[str, Any] = {"memory_steps": 1, "memory_every": 1}
+"""A memory of this step alone, so that the runs are independent: what passes is trained."""
+_SELDOM: dict[str, Any] = {**_MAP, **_ONE_STEP, "threshold": 1.0}
 """A row that one example reads passes in half of the steps; one that is remembered without noise always does."""
 _ROWS, _DENSE = {"row": 1.0, "dense": 0.0}, {"row": 0.0, "dense": 1.0}
 
@@ -295,7 +281,7 @@ def _parts() -> list[Case]:
         ("DP-AdaFEST, the map alone", Steps(AdaFEST(**between), surviving), survives),
         (
             "DP-AdaFEST with memory, the map alone",
-            Steps(AdaFEST(**between, **_PASSED), surviving),
+            Steps(AdaFEST(**between, **_ONE_STEP), surviving),
             survives,
         ),
         (
@@ -351,7 +337,7 @@ def _faults() -> list[Case]:
             (name, Steps(selection, surviving), (0, 1), 800, "whether row 7 survives")
             for name, selection in (
                 ("half the noise on the map", QuietMap(**_MAP)),
-                ("half the noise on the map of a memory", QuietMap(**_MAP, **_PASSED)),
+                ("half the noise on the map of a memory", QuietMap(**_MAP, **_ONE_STEP)),
                 ("a memory of the rows that were read", RememberedReads(**_SELDOM)),
             )
         ),

@@ -78,12 +78,7 @@ def cases() -> list[OneRunCase]:
     """Every selection, and the controls that selection's faults are."""
     scored: dict[str, Any] = {"rows": 2000, "selection_epsilon": 0.01, "score_cap": 0.1, "always_on_rows": 0}
     map_: dict[str, Any] = {"noise_ratio": 1.0, "always_on_rows": 0, "contribution_norm": 1.0}
-    memory: dict[str, Any] = {
-        "memory_false_positives": 20.0,
-        "memory_share": 0.1,
-        "memory_least": 1.5,
-        "memory_every": 2,
-    }
+    memory: dict[str, Any] = {"memory_steps": 8, "memory_every": 2}
 
     def whole(lazy: bool, canaries: int) -> CanaryTraining:
         return rare_rows(FEST({"table": range(canaries + 20)}, lazy=lazy), canaries)
