@@ -21,7 +21,7 @@ LEAD = (
 )
 EPSILONS = (1.0, 3.0)
 DATA_SETS = (
-    replace(GENERATED, source="generated:200000x8", description="by day, one epoch", seeds=(0, 1, 2)),
+    replace(GENERATED, source="generated:200000x8", description="by day, one epoch", seeds=(3, 4, 5)),
 )
 QUICK = replace(QUICK_STREAM, description="4,000 drifting clicks by day, to see that it works")
 GRIDS: list[Grid] = [
@@ -29,13 +29,13 @@ GRIDS: list[Grid] = [
     {
         "algorithm": ["adafest-memory"],
         "noise_ratio": [2.0],
-        "false_positives": [20.0, 500.0],
-        "memory_steps": [24],
+        "false_positives": [1.0],
+        "memory_steps": [12],
     },
     {"algorithm": ["fest"], "rows": [300, 1000]},
     {"algorithm": ["dp-sgd"]},
 ]
-"""A day has a dozen steps: two days are added up."""
+"""A day has a dozen steps, and what it chose is trained for half a day more."""
 
 
 def run(study: Study) -> dict[str, Any]:

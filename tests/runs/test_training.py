@@ -162,7 +162,6 @@ RESUMED = [
     ("lazy", {}),
     ("fest", {}),
     ("fest-lazy", {}),
-    ("adafest-memory", {"memory_steps": 5}),
     ("non-private", {}),
 ]
 

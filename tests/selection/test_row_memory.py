@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from torch import Tensor, nn
 import sparsedp as sdp
 from sparsedp.accounting import analytic_gaussian_epsilon, split_sigma
 from sparsedp.audit import AuditResult, audit
-from sparsedp.core.arrays import I64
+from sparsedp.core.arrays import F64, I64
 from sparsedp.core.counts import SparseCounts
 from sparsedp.core.tables import TableShape
 from sparsedp.mechanisms import NoisySums
@@ -101,40 +103,59 @@ def test_it_holds_what_was_read_and_what_passed_and_no_more() -> None:
     assert memory._sums.known < 600  # what passed by chance: 317 expected
 
 
+def test_a_loaded_memory_has_the_chosen_rows_and_new_sums() -> None:
+    """Going on twice from one state would tell rows that were read from others: only these have noise that is drawn."""
+    memory = RowMemory(500, deviations=4.0, steps=20, every=2)
+    trained(memory, SparseCounts(ints(3, 4), np.full(2, 5.0), 500), 5)
+    again = RowMemory(500, deviations=4.0, steps=20, every=2)
+    again.load_state_dict(memory.state_dict())
+    assert again.state_dict().keys() == {"size", "step", "ids", "values"}
+    assert again.state_dict()["ids"].tolist() == memory.state_dict()["ids"].tolist() == [3, 4]
+    assert again._sums.known == 0
+    assert memory._sums.known >= 2
+    nobody = SparseCounts.zeros(500)
+    assert trained(again, nobody, 12) == [{4}, {3}] * 4 + [{4}] + [set()] * 3  # in turn, for half of 20 steps
+
+
 BAD_STATES: dict[str, dict[str, Any]] = {
     "other tables": {"size": 8},
-    "not sorted": {"passed": {"ids": torch.tensor([2, 1]), "values": torch.ones(2)}},
-    "beyond the tables": {"before": {"ids": torch.tensor([1, 9]), "values": torch.ones(2)}},
-    "no number": {"passed": {"ids": torch.tensor([2]), "values": torch.tensor([float("nan")])}},
-    "too few sums": {"passed": {"ids": torch.tensor([1, 2]), "values": torch.ones(1)}},
+    "not sorted": {"ids": torch.tensor([2, 1])},
+    "beyond the tables": {"ids": torch.tensor([1, 9])},
+    "negative": {"ids": torch.tensor([-1, 2])},
+    "halves of rows": {"ids": torch.tensor([1.5, 2.5])},
+    "no tensor": {"ids": [1, 2]},
+    "no vector": {"ids": torch.tensor([[1, 2]])},
+    "no ids": {"ids": None},
+    "no number": {"values": torch.tensor([1.0, float("nan")]).double()},
+    "too few sums": {"values": torch.ones(1).double()},
+    "sums of another type": {"values": torch.ones(2)},
     "steps that are none": {"step": -1},
-    "summed steps that are none": {"summed": -1},
+    "no steps": {"step": None},
 }
 
 
 @pytest.mark.parametrize("fault", BAD_STATES)
 def test_a_state_that_is_not_this_memory_s_is_refused(fault: str) -> None:
-    memory = RowMemory(9, deviations=3.0, steps=50, every=2)
+    memory = RowMemory(9, deviations=4.0, steps=50, every=2)
     trained(memory, SparseCounts(ints(1, 2), np.full(2, 90.0), 9), 3)
     state = memory.state_dict()
     memory.load_state_dict(state)
     with pytest.raises(ValueError, match=r"^memory: "):
         memory.load_state_dict({**state, **BAD_STATES[fault]})
-    assert {1, 2} <= set(memory._passed.ids.tolist())
+    assert memory.state_dict()["ids"].tolist() == [1, 2]
 
 
-def test_a_saved_memory_goes_on_with_the_same_rows() -> None:
-    def after(interrupted: bool) -> list[list[int]]:
-        memory, stream, found = RowMemory(500, deviations=1.5, steps=7, every=2), NoiseSource(2).selection, []
-        for _ in range(20):
-            if interrupted:
-                again = RowMemory(500, deviations=1.5, steps=7, every=2)
-                again.load_state_dict(memory.state_dict())
-                memory = again
-            found.append(memory.observe(SparseCounts(ints(3, 4), np.ones(2), 500), 1.0, stream).tolist())
-        return found
+def test_a_step_that_fails_does_not_end_all_reviews(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, add = RowMemory(9, deviations=2.0, steps=50, every=1), NoisySums.add
 
-    assert after(True) == after(False)
+    def broken(self: NoisySums, *arguments: Any) -> None:
+        monkeypatch.setattr(NoisySums, "add", add)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(NoisySums, "add", broken)
+    with pytest.raises(KeyboardInterrupt):
+        memory.observe(SparseCounts(ints(1), np.full(1, 50.0), 9), 1.0, NoiseSource(1).selection)
+    assert all(1 in rows for rows in trained(memory, SparseCounts(ints(1), np.full(1, 50.0), 9), 3))
 
 
 SPACE = RowSpace((TableShape("table", 20_000, 1),))
@@ -281,3 +302,102 @@ def test_a_memory_of_the_map_without_noise_is_caught(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(ContributionMap, "select", faulty)
     result = run_audit(120, steps=3, sigma=6.0)
     assert result.refuted, str(result)
+
+
+ROWS, RESUMES, SIGMA = 20_000, 20, 50.0
+
+
+class Table(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(ROWS, 1, sparse=True)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.table(ids).squeeze(1)
+
+
+def one_step(batch: Tensor, saved: Path) -> F64:
+    """Which rows a step trains; it goes on from what is saved, if there is something, and is saved if not."""
+    # A seeded run would draw the same noise again, and is not private for that.
+    model, engine = Table(), sdp.PrivacyEngine()
+    private = engine.make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=[batch],
+        noise_multiplier=SIGMA / 2**0.5,
+        max_grad_norm=1.0,
+        selection=sdp.AdaFEST(
+            noise_ratio=1.0,
+            threshold=0.5 * SIGMA,
+            contribution_norm=1.0,
+            always_on_rows=0,
+            memory_steps=100,
+            memory_every=1,
+        ),
+        expected_batch_size=1,
+        poisson=False,
+        loss_reduction="sum",
+    )
+    if saved.exists():
+        engine.resume(saved)
+    for ids in private.data_loader:
+        private.optimizer.zero_grad()
+        private.module(ids).sum().backward()
+        private.optimizer.step()
+    if not saved.exists():
+        engine.save(saved)
+    engine.detach()
+    found, grad = np.zeros(ROWS), model.table.weight.grad
+    assert grad is not None
+    found[grad.indices()[0].numpy()] = 1.0
+    return found
+
+
+def often_trained(everybody: bool, folder: Path) -> I64:
+    """In a first step every row is read by one example of its own, or by none; then the run goes on from there, again and
+    again, and nobody reads. How often a row was trained in all: so many independent runs as rows."""
+    nobody, saved = torch.zeros(1, dtype=torch.long), folder / f"{everybody}.pt"
+    times = 100 * one_step(torch.arange(1, ROWS) if everybody else nobody, saved)
+    for _ in range(RESUMES):
+        times += one_step(nobody, saved)
+    return times[1:].astype(np.int64)
+
+
+def delta_at_least(read: I64, unread: I64, epsilon: float) -> float:
+    """A lower bound on delta, by the values that are likelier where the row was read; errs with probability 2e-9."""
+    half, values = read.size // 2, np.arange(201)
+    likelier = np.array(
+        [(read[:half] == v).sum() > np.exp(epsilon) * (unread[:half] == v).sum() for v in values]
+    )
+    hits, false, runs = likelier[read[half:]].sum(), likelier[unread[half:]].sum(), read.size - half
+    low = stats.beta.ppf(1e-9, hits, runs - hits + 1) if hits else 0.0
+    return float(low - np.exp(epsilon) * stats.beta.isf(1e-9, false + 1, runs - false))
+
+
+def test_going_on_twice_from_one_checkpoint_costs_what_is_charged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twenty times: lost steps are paid for, and so are those that follow. The control keeps the sums in the checkpoint, with the
+    noise of the rows that were read and without that of the others, which each of the twenty draws anew."""
+    (tmp_path / "right").mkdir()
+    found = [often_trained(everybody, tmp_path / "right") for everybody in (True, False)]
+    mu = np.sqrt(1 + RESUMES) / (SIGMA / 2**0.5)
+    claimed = stats.norm.cdf(mu / 2 - 1 / mu) - np.e * stats.norm.cdf(-mu / 2 - 1 / mu)
+    assert delta_at_least(found[0], found[1], 1.0) <= claimed
+    kept: dict[int, bytes] = {}
+    load, save = RowMemory.load_state_dict, RowMemory.state_dict
+
+    def saved(self: RowMemory) -> dict[str, Any]:
+        if self._step:
+            kept[0] = pickle.dumps(self.__dict__)
+        return save(self)
+
+    def loaded(self: RowMemory, state: dict[str, Any]) -> None:
+        load(self, state)
+        self.__dict__.update(pickle.loads(kept[0]))
+
+    monkeypatch.setattr(RowMemory, "state_dict", saved)
+    monkeypatch.setattr(RowMemory, "load_state_dict", loaded)
+    (tmp_path / "faulty").mkdir()
+    found = [often_trained(everybody, tmp_path / "faulty") for everybody in (True, False)]
+    assert delta_at_least(found[0], found[1], 1.0) > 1000 * claimed + 0.01

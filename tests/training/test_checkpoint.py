@@ -27,9 +27,10 @@ from sparsedp.training.checkpoint import write_state
 STEPS = 20
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [case for case in CASES if case != "memory"])
 @pytest.mark.parametrize("stop", [1, 7, 19])
 def test_a_resumed_run_is_bit_identical(case: str, stop: int, tmp_path: Path) -> None:
+    """But for AdaFEST's memory, which must begin new sums."""
     engine, private = start(case)
     train(private, STEPS)
     expected, statement = private.module.state_dict(), engine.statement(1e-5)
@@ -67,7 +68,7 @@ print("done", str(engine.statement(1e-5)), flush=True)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["sgd", "adagrad", "lazy", "lazy top-k", "memory"])
+@pytest.mark.parametrize("case", ["sgd", "adagrad", "lazy", "lazy top-k"])
 def test_a_run_killed_at_random_steps_ends_the_same(case: str, tmp_path: Path) -> None:
     """Real processes, SIGKILL after each of several steps, the last one runs to the end."""
     path = tmp_path / "run.ckpt"

@@ -216,12 +216,8 @@ def _counts_above(arguments: Mapping[str, Any]) -> Query:
 
 def _remembered(arguments: Mapping[str, Any]) -> Query:
     counts, memory = arguments["counts"], arguments["self"]
-    public = {
-        "std": arguments["std"],
-        "size": counts.size,
-        "deviations": memory.deviations,
-        "steps": memory.steps,
-    }
+    public = {name: getattr(memory, name) for name in ("size", "deviations", "steps", "every")}
+    public["std"] = arguments["std"]
     return Query(np.array(counts.ids), np.array(counts.values), public, _gaussian(arguments["std"]))
 
 

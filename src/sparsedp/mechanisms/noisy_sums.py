@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.polynomial.legendre import leggauss
 from numpy.typing import ArrayLike
 from scipy.special import ndtr
 
 from sparsedp.core.arrays import F64, I64
 from sparsedp.core.counts import SparseCounts, contains, positions_in
+from sparsedp.core.validation import check_count, check_finite, check_positive
+from sparsedp.mechanisms.histogram import LARGEST_SIZE, check_histogram
 from sparsedp.randomness import (
     Stream,
     bernoulli_positions,
@@ -29,6 +30,8 @@ _PANEL = 1.5
 """The width of a panel of the quadrature, in standard deviations of a walk's increment."""
 _NODES, _WEIGHTS = leggauss(16)
 _FEW = 1 << 16
+_LARGEST_COUNT, _LARGEST_SUM = 1 << 44, 1 << 60
+"""In cells: sums of any number of steps fit into 64 bits."""
 
 
 class Review(NamedTuple):
@@ -55,8 +58,9 @@ class NoisySums:
     times the standard deviation of its noise.
 
     Guarantee: if one example moves a step's counts by at most ``C1`` in l2, the step costs its examples
-    ``Gaussian(std / C1)``, however many reviews follow. Released: the rows that pass each review; the sums are private,
-    since they tell which rows were read.
+    ``Gaussian(std / C1)``, however many reviews follow. Released: the rows that pass each review, and their sums there.
+    All other sums are private, since they tell which rows were read. **They must go on once only, and are never saved**: two
+    continuations would share the noise of rows that were read and draw that of the others anew.
     Proof: the rows that pass are a function of the noisy counts of all steps so far, each released once by the Gaussian
     mechanism. What is left is that they have the law of that function:
 
@@ -69,12 +73,16 @@ class NoisySums:
     - From then on the row is known. Steps that read it add their noisy count; the noise of the others is added by the
       next review, at once: a sum of independent Gaussians is Gaussian.
 
-    Sums are integers of the lattice of the first ``std``, with probabilities to a relative 2^-40. A step takes the time and
-    memory of the rows it reads, a review those of the rows that were read or passed so far.
+    Sums are integers of the lattice of the first ``std``, with probabilities to a relative 2^-40; a noisy count beyond
+    2^20 standard deviations counts as that. A step takes the time and memory of the rows it reads, a review those of the
+    rows that were read or passed so far. A call that is interrupted leaves the sums as they were.
     """
 
     def __init__(self, size: int, deviations: float) -> None:
-        self.size, self.deviations = size, deviations
+        self.size = check_count("size", size, minimum=0, maximum=LARGEST_SIZE)
+        self.deviations = check_finite("deviations", deviations)
+        if deviations < 0.0:
+            raise ValueError(f"deviations: must not be negative, got {deviations}")
         self.reviews: list[Review] = []
         self._rows: I64 = np.empty(0, np.int64)
         """The known rows, sorted."""
@@ -95,29 +103,35 @@ class NoisySums:
 
     def add(self, counts: SparseCounts, std: float, stream: Stream) -> None:
         """The counts of a step, with noise of ``std`` on every row."""
-        if not self._lattice:
-            self._lattice = noise_lattice(std)
+        std = check_positive("std", std)
+        rows, values, _ = check_histogram(counts.ids, counts.values, max(self.size, 1))
+        lattice = self._lattice or noise_lattice(std)
+        cells = round_gaussian(values, std=std, lattice=lattice, stream=stream)
         if std != self._std:
             self._settle(stream)
-            self._std = std
-        cells = round_gaussian(counts.values, std=std, lattice=self._lattice, stream=stream)
-        self._steps += 1
-        self._reads.append(_Reads(counts.ids, cells, np.ones(cells.size, np.int64)))
+        # The caller may change its ids later.
+        reads = [
+            *self._reads,
+            _Reads(rows.copy(), _bounded(cells, _LARGEST_COUNT), np.ones(cells.size, np.int64)),
+        ]
         # Merged when there is as much again: all merges together take the time of a few.
-        if sum(part.rows.size for part in self._reads[1:]) > max(self._reads[0].rows.size, _FEW):
-            self._reads = [_merged(self._reads)]
+        if sum(part.rows.size for part in reads[1:]) > max(reads[0].rows.size, _FEW):
+            reads = [_merged(reads)]
+        self._lattice, self._std, self._steps, self._reads = lattice, std, self._steps + 1, reads
 
     def review(self, stream: Stream) -> SparseCounts:
         """The rows whose sums pass, and how many standard deviations of the noise these are."""
         self._settle(stream)
+        if self._variance == (self.reviews[-1].variance if self.reviews else 0.0):
+            raise ValueError("review: needs a step since the last one")
         std = math.sqrt(self._variance)
-        self.reviews.append(Review(self._variance, passing_cell(self.deviations * std, 1.0)))
-        lowest = self.reviews[-1].lowest
-        hits = bernoulli_positions(stream, self.size, float(first_pass_chances(self.reviews)[-1]))
+        reviews = [*self.reviews, Review(self._variance, passing_cell(self.deviations * std, 1.0))]
+        hits = bernoulli_positions(stream, self.size, float(first_pass_chances(reviews)[-1]))
         hits = hits[~contains(self._rows, hits)]
-        self._know(hits, self._first_passes(hits.size, stream))
-        passed = self._sums >= lowest
-        return SparseCounts(self._rows[passed], self._sums[passed] / std, self.size)
+        rows, sums = _inserted(self._rows, self._sums, hits, _first_passes(reviews, hits.size, stream))
+        self._rows, self._sums, self.reviews = rows, sums, reviews
+        passed = sums >= reviews[-1].lowest
+        return SparseCounts(rows[passed], sums[passed] / std, self.size)
 
     def _settle(self, stream: Stream) -> None:
         """Add what was read since the last time to the sums, and the noise of these steps on every known row."""
@@ -125,18 +139,15 @@ class NoisySums:
             return
         read = _merged(self._reads)
         new = read.rows[~contains(self._rows, read.rows)]
-        self._know(new, self._never_passed(new.size, stream))
-        place = positions_in(self._rows, read.rows)
-        missing = np.full(self._rows.size, self._steps)
-        self._sums[place] += read.cells
+        rows, sums = _inserted(self._rows, self._sums, new, self._never_passed(new.size, stream))
+        place = positions_in(rows, read.rows)
+        missing = np.full(rows.size, self._steps)
+        sums[place] += read.cells
         missing[place] -= read.steps
-        self._sums += self._noise(missing, stream)
-        self._variance += self._steps * (self._std / self._lattice) ** 2
+        sums += self._noise(missing, stream)
+        variance = self._variance + self._steps * (self._std / self._lattice) ** 2
+        self._rows, self._sums, self._variance = rows, _bounded(sums, _LARGEST_SUM), variance
         self._steps, self._reads = 0, []
-
-    def _know(self, rows: I64, sums: I64) -> None:
-        where = self._rows.searchsorted(rows)
-        self._rows, self._sums = np.insert(self._rows, where, rows), np.insert(self._sums, where, sums)
 
     def _noise(self, steps: I64, stream: Stream) -> I64:
         """The noise of so many steps, in cells, one number for each row."""
@@ -159,75 +170,6 @@ class NoisySums:
             sums += _cells(np.zeros(sums.size), self._variance - variance, stream)
             found.append(sums[:missing])
         return np.concatenate([np.empty(0, np.int64), *found])
-
-    def _first_passes(self, count: int, stream: Stream) -> I64:
-        """Sums of rows that nobody has read and that pass the last review, and none before."""
-        *earlier, last = self.reviews
-        found: list[I64] = []
-        while (missing := count - sum(part.size for part in found)) > 0:
-            sums = rounded_gaussian_tail(last.lowest, math.sqrt(last.variance), 2 * missing, stream)
-            walk, variance = sums, last.variance
-            for review in reversed(earlier):
-                # Of a walk that ends at x with variance v: mean x u / v and variance u (v - u) / v at u.
-                share = review.variance / variance
-                walk = _cells(walk * share, (variance - review.variance) * share, stream)
-                alive = walk < review.lowest
-                sums, walk, variance = sums[alive], walk[alive], review.variance
-            found.append(sums[:missing])
-        return np.concatenate([np.empty(0, np.int64), *found])
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything, as tensors and plain values. Private."""
-        read = _merged(self._reads)
-        arrays = {
-            "rows": self._rows,
-            "sums": self._sums,
-            "read": read.rows,
-            "cells": read.cells,
-            "steps": read.steps,
-        }
-        return {
-            **{name: torch.from_numpy(array.copy()) for name, array in arrays.items()},
-            "variances": [review.variance for review in self.reviews],
-            "lowest": [review.lowest for review in self.reviews],
-            "variance": self._variance,
-            "lattice": self._lattice,
-            "std": self._std,
-            "unsettled": self._steps,
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The reverse; refuses what no such sums can be."""
-        rows, sums, read, cells, steps = (
-            state[name].numpy().astype(np.int64) for name in ("rows", "sums", "read", "cells", "steps")
-        )
-        reviews = [
-            Review(float(v), int(low)) for v, low in zip(state["variances"], state["lowest"], strict=True)
-        ]
-        variance, lattice, std = (float(state[name]) for name in ("variance", "lattice", "std"))
-        unsettled = int(state["unsettled"])
-        variances = [0.0, *(review.variance for review in reviews)]
-        known = (
-            rows.shape == sums.shape
-            and read.shape == cells.shape == steps.shape
-            and all(part.size == 0 or (part[0] >= 0 and part[-1] < self.size) for part in (rows, read))
-            and all((np.diff(part) > 0).all() for part in (rows, read))
-            and bool(((steps > 0) & (steps <= unsettled)).all())
-            and bool((np.diff(variances) > 0).all())
-            and variances[-1] <= variance < math.inf
-            and all(review.lowest >= 0 for review in reviews)
-            and (
-                not (unsettled or variance)
-                or (lattice == noise_lattice(lattice) * 2.0**24 and 0.0 < std < math.inf)
-            )
-        )
-        if not known:
-            raise ValueError(
-                "memory: needs sorted rows with their sums, and the reviews that they have passed"
-            )
-        self.reviews, self._rows, self._sums = reviews, rows, sums
-        self._variance, self._lattice, self._std, self._steps = variance, lattice, std, unsettled
-        self._reads = [_Reads(read, cells, steps)] if unsettled else []
 
 
 def first_pass_chances(reviews: Sequence[Review]) -> F64:
@@ -253,11 +195,38 @@ def first_pass_chances(reviews: Sequence[Review]) -> F64:
     return np.array(chances)
 
 
+def _first_passes(reviews: Sequence[Review], count: int, stream: Stream) -> I64:
+    """Sums of rows that nobody has read and that pass the last review, and none before."""
+    *earlier, last = reviews
+    found: list[I64] = []
+    while (missing := count - sum(part.size for part in found)) > 0:
+        sums = rounded_gaussian_tail(last.lowest, math.sqrt(last.variance), 2 * missing, stream)
+        walk, variance = sums, last.variance
+        for review in reversed(earlier):
+            # Of a walk that ends at x with variance v: mean x u / v and variance u (v - u) / v at u.
+            share = review.variance / variance
+            walk = _cells(walk * share, (variance - review.variance) * share, stream)
+            alive = walk < review.lowest
+            sums, walk, variance = sums[alive], walk[alive], review.variance
+        found.append(sums[:missing])
+    return np.concatenate([np.empty(0, np.int64), *found])
+
+
 def _cells(values: ArrayLike, variance: float, stream: Stream) -> I64:
     """Values with noise, both in cells."""
     if variance == 0.0:
         return np.zeros(np.size(values), np.int64)
     return round_gaussian(values, std=math.sqrt(variance), lattice=1.0, stream=stream)
+
+
+def _inserted(rows: I64, sums: I64, new: I64, their_sums: I64) -> tuple[I64, I64]:
+    """Rows in order with new ones among them, and their sums."""
+    where = rows.searchsorted(new)
+    return np.insert(rows, where, new), np.insert(sums, where, their_sums)
+
+
+def _bounded(cells: I64, largest: int) -> I64:
+    return np.clip(cells, -largest, largest)
 
 
 def _merged(reads: Sequence[_Reads]) -> _Reads:
@@ -270,4 +239,4 @@ def _merged(reads: Sequence[_Reads]) -> _Reads:
     cells, steps = np.zeros(rows.size, np.int64), np.zeros(rows.size, np.int64)
     np.add.at(cells, place, np.concatenate([np.empty(0, np.int64), *(part.cells for part in reads)]))
     np.add.at(steps, place, np.concatenate([np.empty(0, np.int64), *(part.steps for part in reads)]))
-    return _Reads(rows, cells, steps)
+    return _Reads(rows, _bounded(cells, _LARGEST_SUM), steps)

@@ -79,7 +79,7 @@ class _State:
     withheld: list[str] = field(default_factory=list)
     """Buffers that training passes changed without noise."""
     rule: dict[str, Any] = field(default_factory=dict)
-    """What the selection rule keeps from step to step, across periods: outputs of the mechanism."""
+    """What the selection rule keeps from step to step, across periods: a function of what was released."""
     mark: str | None = None
     """How far the ledger was, where the periods share one: it must still hold all that."""
 

@@ -86,7 +86,7 @@ class Rule(ABC):
         """Choose the rows of this step; the choice alone is released."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What the rule keeps from step to step, as tensors and plain values. Private."""
+        """What the rule keeps from step to step, as tensors and plain values: a function of what was released."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from sparsedp.core.arrays import I64
-from sparsedp.core.counts import SparseCounts
+from sparsedp.core.counts import SparseCounts, contains
 from sparsedp.core.observing import draw
 from sparsedp.core.validation import check_count
 from sparsedp.mechanisms import NoisySums
+from sparsedp.mechanisms.histogram import check_histogram
 from sparsedp.randomness import Stream
 
 OFTEN = 3.0
@@ -29,83 +31,83 @@ class RowMemory:
     Rows far above the threshold are trained in every step. The others take turns: each in one of ``every`` steps, which
     its number tells.
 
-    Guarantee: that of ``NoisySums``; released are the rows that a review chose, and the rest is a function of them and of
-    the number of the step. A review takes the time of the rows that were read or passed so far; since each comes half as
-    many steps later, all of them together take that of three times the reads, if batches are alike.
+    Guarantee: that of ``NoisySums``; released are the rows that a review chose with their sums there, and the rest is a
+    function of them and of the number of the step. The state that is saved holds these alone: whoever loads it begins new
+    sums, as a run must that goes on from a checkpoint for a second time.
+    A review takes the time of the rows that were read or passed so far; since each comes half as many steps later, all of
+    them together take that of three times the reads, if batches are alike.
     """
 
     def __init__(self, size: int, *, deviations: float, steps: int, every: int) -> None:
         self.size, self.deviations, self.steps, self.every = size, deviations, steps, every
         self._step = 0
         """Of the training."""
-        self._passed = self._before = SparseCounts.zeros(size)
-        self._begin(0.0)
+        self._begin(SparseCounts.zeros(size))
 
-    def _begin(self, std: float) -> None:
-        """New sums; what the old ones chose stays for a while."""
-        self._before, self._passed = self._passed, SparseCounts.zeros(self.size)
-        self._sums, self._summed, self._due, self._std = NoisySums(self.size, self.deviations), 0, 1, std
+    def _begin(self, before: SparseCounts) -> None:
+        """New sums; what older ones chose stays for a while."""
+        self._before, self._passed = before, SparseCounts.zeros(self.size)
+        self._sums, self._summed, self._due = NoisySums(self.size, self.deviations), 0, 1
+        self._std = 0.0
+        """Of the noise of their first step."""
 
     @draw
     def observe(self, counts: SparseCounts, std: float, stream: Stream) -> I64:
         """Take in a step's counts, which get noise of ``std``; the rows to train, sorted."""
         # Sums of noise of very different size would have to be reviewed more finely.
-        if self._summed == self.steps or not self._std / 2 <= std <= self._std * 2:
-            self._begin(std)
-        self._step, self._summed = self._step + 1, self._summed + 1
+        if self._summed >= self.steps or (self._summed and not self._std / 2 <= std <= self._std * 2):
+            self._begin(self._chosen)
         self._sums.add(counts, std, stream)
-        if self._summed == self._due:
+        self._step, self._summed, self._std = self._step + 1, self._summed + 1, self._std or std
+        if self._summed >= self._due:
             self._passed = self._sums.review(stream)
-            self._due = _next_review(self._summed)
-        rows = self._in_turn(self._passed)
-        if 2 * self._summed < self.steps:
-            rows = np.union1d(rows, self._in_turn(self._before))
+            self._due = max(self._summed + 1, self._summed * 3 // 2)
+        chosen = self._chosen
+        often = chosen.values >= OFTEN * self.deviations
+        rows: I64 = chosen.ids[often | ((chosen.ids + self._step) % self.every == 0)]
         return rows
 
-    def _in_turn(self, passed: SparseCounts) -> I64:
-        often = passed.values >= OFTEN * self.deviations
-        rows: I64 = passed.ids[often | ((passed.ids + self._step) % self.every == 0)]
-        return rows
+    @property
+    def _chosen(self) -> SparseCounts:
+        """The rows that may be trained: of the latest review, and of the sums before while these are young."""
+        now, before = self._passed, self._before
+        if 2 * self._summed >= self.steps or not before.ids.size:
+            return now
+        old = ~contains(now.ids, before.ids)
+        where = now.ids.searchsorted(before.ids[old])
+        ids, values = (
+            np.insert(now.ids, where, before.ids[old]),
+            np.insert(now.values, where, before.values[old]),
+        )
+        return SparseCounts(ids, values, self.size)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything, as tensors and plain values. Private: the sums tell which rows were read."""
+        """What was released and chooses the rows of the next steps, as tensors and plain values."""
+        chosen = self._chosen
         return {
             "size": self.size,
             "step": self._step,
-            "summed": self._summed,
-            "std": self._std,
-            "passed": _saved(self._passed),
-            "before": _saved(self._before),
-            "sums": self._sums.state_dict(),
+            "ids": torch.from_numpy(chosen.ids.copy()),
+            "values": torch.from_numpy(chosen.values.copy()),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The reverse; refuses the memory of other tables, and what is none."""
+        """The reverse, with new sums; refuses the memory of other tables, and what is none."""
         if state.get("size") != self.size:
             raise ValueError(f"memory: of {state.get('size')} rows there, of {self.size} rows here")
-        step = check_count("memory: step", state["step"], minimum=0)
-        summed = check_count("memory: summed", state["summed"], minimum=0)
-        passed, before = (_loaded(state[name], self.size) for name in ("passed", "before"))
-        sums = NoisySums(self.size, self.deviations)
-        sums.load_state_dict(state["sums"])
-        due = 1
-        while due <= summed:
-            due = _next_review(due)
-        self._step, self._summed, self._due, self._std = step, summed, due, float(state["std"])
-        self._passed, self._before, self._sums = passed, before, sums
+        ids, values = _vector(state, "ids", torch.int64), _vector(state, "values", torch.float64)
+        step = check_count("memory: step", state.get("step", -1), minimum=0)
+        try:
+            rows, sums, _ = check_histogram(ids, values, max(self.size, 1))
+        except ValueError as error:
+            raise ValueError(f"memory: {error}") from error
+        self._step = step
+        self._begin(SparseCounts(rows.copy(), sums.copy(), self.size))
 
 
-def _next_review(step: int) -> int:
-    return max(step + 1, step * 3 // 2)
-
-
-def _saved(passed: SparseCounts) -> dict[str, Any]:
-    return {"ids": torch.from_numpy(passed.ids.copy()), "values": torch.from_numpy(passed.values.copy())}
-
-
-def _loaded(state: Mapping[str, Any], size: int) -> SparseCounts:
-    ids, values = state["ids"].numpy().astype(np.int64), state["values"].numpy().astype(np.float64)
-    in_order = ids.size == 0 or (ids[0] >= 0 and ids[-1] < size and bool((np.diff(ids) > 0).all()))
-    if ids.shape != values.shape or not in_order or not np.isfinite(values).all():
-        raise ValueError("memory: needs sorted rows, each with its sum")
-    return SparseCounts(ids, values, size)
+def _vector(state: Mapping[str, Any], name: str, dtype: torch.dtype) -> NDArray[Any]:
+    """A tensor of the state that is a vector of this type in main memory."""
+    value = state.get(name)
+    if isinstance(value, torch.Tensor) and (value.dtype, value.ndim, value.device.type) == (dtype, 1, "cpu"):
+        return value.numpy()
+    raise ValueError(f"memory: {name} must be a vector of {dtype}")
