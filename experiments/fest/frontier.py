@@ -17,11 +17,10 @@ import polars as pl
 from experiments.common import atp_tennis, flights_3m, movielens_small
 from experiments.common.study import Study
 from experiments.fest.figures import trade_off
-from experiments.fest.runs import DataSet, Grid, data_sets_of, runs_of
+from experiments.fest.runs import DataSet, Grid, data_sets_of, recipe_grid, runs_of
 from experiments.fest.tables import ahead_of_plain, by_setting, reductions
 from sparsedp.planning.widths import WIDTH
 from sparsedp.runs.choosing import plan_for, tables_of
-from sparsedp.runs.config import Choices
 from sparsedp.runs.sources import open_data
 
 EPSILONS = (1.0, 3.0, 8.0)
@@ -176,18 +175,8 @@ def _grid(
     plan = plan_for(source, **asked)
     if plan.config.choices.epochs > MOST_EPOCHS:
         plan = plan_for(source, **asked, epochs=MOST_EPOCHS)
-    recipe = plan.config
-    names = [*Choices._fields, "physical_batch_size", "model", "model_options", "read_share_mu"]
-    names += [name for name in plan.filled if name in ("fest_mu", "memory_steps")]
-    settings: Grid = {name: [getattr(recipe, name)] for name in names if getattr(recipe, name) is not None}
-    return {
-        "algorithm": [asked["algorithm"]],
-        "epsilon": [epsilon],
-        "seed": list(seeds),
-        **settings,
-        **{name: [value] for name, value in {**size, **varied}.items()},
-        "table_learning_rate": [_rate(recipe.choices.table_learning_rate, setting)],
-    }
+    rate = _rate(plan.config.choices.table_learning_rate, setting)
+    return {**recipe_grid(plan, {**asked, "table_learning_rate": rate}), "seed": list(seeds)}
 
 
 def _rate(recipe: float, setting: Setting) -> float:

@@ -10,6 +10,8 @@ import polars as pl
 
 from experiments.common import atp_tennis, flights_3m, movielens_small, nycflights13
 from experiments.common.study import Study
+from sparsedp.runs.choosing import Chosen
+from sparsedp.runs.config import Choices
 from sparsedp.runs.sweep import Sweep, sweep
 
 _LOADERS = {
@@ -66,6 +68,15 @@ class DataSet:
 def _grid(algorithm: str, *parts: Mapping[str, Sequence[Any]]) -> Grid:
     varied = {name: list(values) for part in parts for name, values in part.items()}
     return {"algorithm": [algorithm], **varied}
+
+
+def recipe_grid(plan: Chosen, varied: Mapping[str, Any]) -> Grid:
+    """A run with the recipe's settings, but for what is given."""
+    config = plan.config
+    names = [*Choices._fields, "physical_batch_size", "model", "model_options", "read_share_mu"]
+    names += [name for name in plan.filled if name in ("fest_mu", "memory_steps")]
+    settings = {name: [getattr(config, name)] for name in names if getattr(config, name) is not None}
+    return {**settings, **{name: [value] for name, value in varied.items()}}
 
 
 def data_sets_of(study: Study, known: Sequence[DataSet], quick: DataSet) -> list[DataSet]:
