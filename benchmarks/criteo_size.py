@@ -26,12 +26,20 @@ SPARSEDP = (sys.executable, "-m", "sparsedp")
 WRITE = (
     "import sys; from sparsedp.data import write_criteo_tsv; write_criteo_tsv(sys.argv[1], int(sys.argv[2]))"
 )
+ONE_EPOCH = ("--epsilon", "1", "--epochs", "1", "--algorithm")
 TRAININGS = {
     "epsilon 1": ("--epsilon", "1"),
     "epsilon 8": ("--epsilon", "8"),
-    "AdaFEST, epsilon 1": ("--epsilon", "1", "--algorithm", "adafest"),
-    "FEST, epsilon 1": ("--epsilon", "1", "--algorithm", "fest"),
+    "one epoch, DP-SGD": (*ONE_EPOCH, "lazy"),
+    "one epoch, FEST": (*ONE_EPOCH, "fest"),
+    "one epoch, FEST, 1,000 rows": (*ONE_EPOCH, "fest", "--rows", "1000"),
+    "one epoch, AdaFEST, 2,000 false positives": (*ONE_EPOCH, "adafest", "--false-positives", "2000"),
+    "one epoch, AdaFEST, 1 false positive": (*ONE_EPOCH, "adafest", "--false-positives", "1"),
+    "one epoch, AdaFEST, tau 2,000": (*ONE_EPOCH, "adafest", "--threshold", "2000"),
+    "one epoch, AdaFEST, tau 20,000": (*ONE_EPOCH, "adafest", "--threshold", "20000"),
+    "one epoch, AdaFEST with memory": (*ONE_EPOCH, "adafest-memory"),
 }
+"""By the recipe; then Figures 3 and 4, one epoch each."""
 
 
 def stages(folder: Path, rows: int) -> dict[str, tuple[Path, list[str]]]:
