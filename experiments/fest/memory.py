@@ -1,6 +1,6 @@
 """AdaFEST with memory (ours, not the paper's) on clicks that drift, beside plain AdaFEST and FEST with running counts.
 
-The generated clicks are trained day by day with the recipe's settings; what memory chose stays from one day to the next.
+The generated clicks are trained day by day with the recipe's settings; memory goes from one day to the next.
 Without drift it is in the study of the frontier.
 """
 
@@ -23,9 +23,9 @@ SIZES: dict[str, tuple[dict[str, float], ...]] = {
     "dp-sgd": ({},),
     "fest": ({}, {"rows": 600}),
     "adafest": ({}, {"false_positives": 680.0}),
-    "adafest-memory": ({}, {"false_positives": 20.0}),
+    "adafest-memory": ({"memory_steps": 600}, {"memory_steps": 600, "false_positives": 20.0}),
 }
-"""The recipe's own size first."""
+"""The recipe's own size first; a day has 100 steps, and memory adds up all six."""
 DATA_SETS = (
     DataSet(
         "generated", "by day", "generated:200000x8", {}, {}, tuple(SIZES), seeds=(3, 4, 5), periods={1: 6}

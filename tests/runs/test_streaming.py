@@ -186,17 +186,43 @@ def stop_at(step: int) -> Callable[[Progress], None]:
 
 
 def test_memory_goes_from_one_period_to_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rows that it chose; each period's sums are its own."""
-    load, begun = RowMemory.load_state_dict, list[tuple[int, int]]()
+    """With its sums, where nothing was interrupted."""
+    observe, before, after = RowMemory.observe, list[int](), list[int]()
 
-    def loaded(self: RowMemory, state: Any) -> None:
-        load(self, state)
-        begun.append((self.state_dict()["step"], self.state_dict()["ids"].numel()))
+    def observed(self: RowMemory, *step: Any) -> Any:
+        before.append(self._sums.known)
+        found = observe(self, *step)
+        after.append(self._sums.known)
+        return found
 
-    monkeypatch.setattr(RowMemory, "load_state_dict", loaded)
+    monkeypatch.setattr(RowMemory, "observe", observed)
     stream(asked("adafest-memory", memory_steps=100), tmp_path / "run")
-    assert [step for step, _ in begun] == [3, 6]
-    assert min(chosen for _, chosen in begun) > 0
+    assert len(before) == 9
+    assert before == [0, *after[:-1]]
+    assert min(after) > 0
+
+
+def test_a_stream_that_goes_on_from_a_file_has_the_chosen_rows_and_new_sums(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lost steps went on with the sums: they must not go on twice."""
+    observe, seen = RowMemory.observe, list[tuple[int, int, int]]()
+
+    def observed(self: RowMemory, *step: Any) -> Any:
+        seen.append((self._step, self._sums.known, self._chosen.ids.size))
+        if len(seen) == 5:
+            raise KeyboardInterrupt  # in the second step of the second period
+        return observe(self, *step)
+
+    monkeypatch.setattr(RowMemory, "observe", observed)
+    with pytest.raises(KeyboardInterrupt):
+        stream(asked("adafest-memory", memory_steps=100, checkpoint_every=50), tmp_path / "run")
+    resume(tmp_path / "run")
+    step, known, chosen = seen[5]
+    assert (step, known) == (3, 0)
+    assert chosen > 0
+    assert seen[3][:2] == (3, seen[3][1])
+    assert seen[3][1] > 0
 
 
 INTERRUPTED: list[tuple[str, dict[str, Any]]] = [

@@ -117,6 +117,25 @@ def test_a_loaded_memory_has_the_chosen_rows_and_new_sums() -> None:
     assert trained(again, nobody, 12) == [{4}, {3}] * 4 + [{4}] + [set()] * 3  # in turn, for half of 20 steps
 
 
+def test_sums_that_are_taken_over_go_on_once_only() -> None:
+    first = RowMemory(500, deviations=4.0, steps=20, every=2)
+    second = RowMemory(500, deviations=np.nextafter(4.0, 5.0), steps=20, every=2)
+    trained(first, SparseCounts(ints(3, 4), np.full(2, 5.0), 500), 5)
+    chosen, sums = first.state_dict()["ids"].tolist(), first._sums
+    second.take_over(first)
+    assert second._sums is sums
+    assert first._sums is not sums
+    assert first._sums.known == 0
+    assert first.state_dict()["ids"].tolist() == second.state_dict()["ids"].tolist() == chosen
+    assert (second._step, second._summed, second._due) == (5, 5, 6)
+    other = RowMemory(500, deviations=3.0, steps=20, every=2)
+    other.take_over(second)  # of another threshold: the chosen rows alone
+    assert other._sums.known == 0
+    assert other.state_dict()["ids"].tolist() == chosen
+    with pytest.raises(ValueError, match="memory: of 500 rows there, of 9 rows here"):
+        RowMemory(9, deviations=4.0, steps=20, every=2).take_over(second)
+
+
 BAD_STATES: dict[str, dict[str, Any]] = {
     "other tables": {"size": 8},
     "not sorted": {"ids": torch.tensor([2, 1])},

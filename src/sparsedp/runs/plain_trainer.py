@@ -21,6 +21,7 @@ from sparsedp.runs.optimizers import optimizers_of
 from sparsedp.runs.run_stats import RunStats
 from sparsedp.runs.trainer import STATS, Trainer
 from sparsedp.runs.users import batch_size, loader_of, population, user_sampler
+from sparsedp.selection import Rule
 from sparsedp.training import LastStep, PoissonLoader
 from sparsedp.training.checkpoint import load_file, whole_state, write_state
 from sparsedp.training.loader import BatchReceiver
@@ -174,6 +175,15 @@ class PlainTrainer(Trainer):
 
     @override
     def load_rule_state(self, state: Mapping[str, Any]) -> None:
+        return
+
+    @property
+    @override
+    def rule(self) -> Rule | None:
+        return None
+
+    @override
+    def take_over_rule(self, other: Rule) -> None:
         return
 
     @override

@@ -35,7 +35,7 @@ from sparsedp.runs.sources import features_of, held_out, split_periods
 from sparsedp.runs.trainer import PrivateTrainer, Trainer, open_ledger
 from sparsedp.runs.training import OnProgress, take_steps
 from sparsedp.runs.users import user_sampler
-from sparsedp.selection import FEST
+from sparsedp.selection import FEST, Rule
 from sparsedp.selection.base import default_contribution_norm
 from sparsedp.selection.vocabulary import StreamingVocabulary
 from sparsedp.training.checkpoint import load_file, whole_state, write_state
@@ -120,13 +120,17 @@ def _run(setup: RunSetup, on_progress: OnProgress | None) -> Result:
         _period_ledger(setup, state.period).require_mark(state.mark)
     folder.discard_after(state.run_stats.steps)
     following = [*training[1:], later[0]]
+    earlier: Rule | None = None
     for number in range(state.period, len(training)):
         _count_rows(setup, state, rows, number, budget)
         with _trainer(setup, training[number], rows, number, state.share(budget)) as trainer:
-            trainer.load_rule_state(state.rule)
+            if earlier is None:
+                trainer.load_rule_state(state.rule)
+            else:
+                trainer.take_over_rule(earlier)
             planned = trainer.total_steps
             _train_period(setup, trainer, state, number, on_progress)
-            statement, state.rule = trainer.statement(), trainer.rule_state()
+            statement, state.rule, earlier = trainer.statement(), trainer.rule_state(), trainer.rule
             if isinstance(trainer, PrivateTrainer):
                 state.figures.append(_figures(trainer, len(training[number]), planned))
                 state.mark = _shared_mark(config, trainer.ledger)

@@ -25,7 +25,7 @@ from sparsedp.runs.run_stats import RunStats
 from sparsedp.runs.saved_choice import choose_or_take, shares_or_take
 from sparsedp.runs.shared_budget import BudgetShare
 from sparsedp.runs.users import batch_size, loader_of, population, units, user_sampler
-from sparsedp.selection import FEST, PrivateTopK, Selection
+from sparsedp.selection import FEST, PrivateTopK, Rule, Selection
 from sparsedp.selection.adafest import ContributionMap
 from sparsedp.training import EpsilonMeter, LastStep, PrivacyEngine
 from sparsedp.training.checkpoint import state_of, whole_state, write_state
@@ -101,6 +101,13 @@ class Trainer(Protocol):
 
     def load_rule_state(self, state: Mapping[str, Any]) -> None:
         """Begin with what the rule of an earlier period kept."""
+
+    @property
+    def rule(self) -> Rule | None:
+        """The selection rule, if there is one."""
+
+    def take_over_rule(self, other: Rule) -> None:
+        """Go on where the rule of the period before ends, in the same process."""
 
     def close(self) -> None:
         """Detach from the model."""
@@ -309,6 +316,15 @@ class PrivateTrainer(Trainer):
     @override
     def load_rule_state(self, state: Mapping[str, Any]) -> None:
         self.engine.session.load_rule_state(state)
+
+    @property
+    @override
+    def rule(self) -> Rule | None:
+        return self.engine.session.chosen_rule
+
+    @override
+    def take_over_rule(self, other: Rule) -> None:
+        self.engine.session.take_over_rule(other)
 
     @override
     def close(self) -> None:

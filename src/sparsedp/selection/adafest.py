@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from sparsedp.accounting import split_sigma
 from sparsedp.accounting.events import DpEvent
@@ -183,6 +184,14 @@ class ContributionMap(Rule):
             super().load_state_dict(state)
         else:
             self.memory.load_state_dict(state)
+
+    @override
+    def take_over(self, other: Rule) -> None:
+        """With its sums, which no state holds."""
+        if self.memory is not None and isinstance(other, ContributionMap) and other.memory is not None:
+            self.memory.take_over(other.memory)
+        else:
+            super().take_over(other)
 
     def survivors(self, counts: SparseCounts, domain: I64 | None, stream: Stream) -> I64:
         """The surviving ones of the rows ``range(counts.size)``, or of those of them in ``domain``.

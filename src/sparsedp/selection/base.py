@@ -94,6 +94,10 @@ class Rule(ABC):
         if state:
             raise ValueError(f"rule: this selection keeps nothing from step to step, got {sorted(state)}")
 
+    def take_over(self, other: Rule) -> None:
+        """Go on where a rule of the same kind ends, in the same process."""
+        self.load_state_dict(other.state_dict())
+
 
 class Selection(ABC):
     """A selection as the user states it, before tables and noise are known. Frozen; fields are public.

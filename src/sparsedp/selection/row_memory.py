@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -80,6 +81,19 @@ class RowMemory:
             np.insert(now.values, where, before.values[old]),
         )
         return SparseCounts(ids, values, self.size)
+
+    def take_over(self, other: RowMemory) -> None:
+        """Go on with the sums of another memory of the same rows, which begins new ones: they go on once only."""
+        if other.size != self.size:
+            raise ValueError(f"memory: of {other.size} rows there, of {self.size} rows here")
+        if not math.isclose(
+            other.deviations, self.deviations
+        ):  # equal but for rounding, where only the noise differs
+            return self.load_state_dict(other.state_dict())
+        chosen = other._chosen
+        for name in ("_step", "_before", "_passed", "_sums", "_summed", "_due", "_std"):
+            setattr(self, name, getattr(other, name))
+        return other._begin(chosen)
 
     def state_dict(self) -> dict[str, Any]:
         """What was released and chooses the rows of the next steps, as tensors and plain values."""

@@ -232,6 +232,11 @@ class TrainingSession:
             self.lazy.check()
         return self._rule
 
+    @property
+    def chosen_rule(self) -> Rule | None:
+        """The rule, once its one-off choices are made."""
+        return self._rule
+
     def rule_state(self) -> dict[str, Any]:
         """What the rule keeps from step to step; nothing before its one-off choices are made."""
         return {} if self._rule is None else self._rule.state_dict()
@@ -242,6 +247,13 @@ class TrainingSession:
             self.choose_once()
             assert self._rule is not None
             self._rule.load_state_dict(state)
+
+    def take_over_rule(self, other: Rule) -> None:
+        """Go on where the rule of an earlier session ends, in the same process."""
+        if other.state_dict():
+            self.choose_once()
+            assert self._rule is not None
+            self._rule.take_over(other)
 
     @property
     def space(self) -> RowSpace:
