@@ -215,6 +215,22 @@ def test_of_a_stream_of_users_the_longest_period_is_copied(
     assert audit_run(edited(run, tmp_path / "one", one), canaries=20, steps=1, seed=1).refutation is not None
 
 
+@pytest.mark.parametrize("period", [None, 1])
+def test_a_claim_below_the_runs_own_events_on_a_shared_ledger_is_refuted(
+    period: int | None, tmp_path: Path
+) -> None:
+    """Of users, whose number the ledger alone has; other runs on it are no part of what the run is asked for."""
+    data, shared = prepare_visits(tmp_path), str(tmp_path / "all.ledger")
+    for name in ("run", "later"):
+        start(visits_config(data, ledger=shared, period=period), tmp_path / name)
+    run = RunFolder(tmp_path / "run")
+    found = audit_run(run, canaries=20, steps=1, seed=1)
+    assert found.recorded_epsilon == pytest.approx(found.claimed["epsilon"], rel=1e-3)
+    assert found.refutation is None
+    lower = edited(run, tmp_path / "lower", 0.9 * found.claimed["epsilon"])
+    assert "the run claims epsilon" in (audit_run(lower, canaries=20, steps=1, seed=1).refutation or "")
+
+
 def test_runs_that_cannot_be_audited_are_refused_by_reason(run: RunFolder, tmp_path: Path) -> None:
     begun = RunFolder(tmp_path / "begun")
     begun.create(config())

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 from support.runs import config
+from support.visits import prepare_visits, visits_config
 
 from sparsedp.accounting import EpsilonCap, Ledger, calibrate
 from sparsedp.accounting.pld.composition import tolerance
 from sparsedp.data import Columns, HashRule, Label, Table, prepare
-from sparsedp.runs import RunFolder, TextConfig, resume, stream, train
+from sparsedp.runs import RunFolder, TextConfig, resume, start, stream, train
 from sparsedp.runs.auditing import refutation
 from sparsedp.runs.cost import RunCost, unseen_selection
 from sparsedp.runs.recorded_cost import period_epsilons, period_result, recorded_epsilon
@@ -111,6 +112,33 @@ def test_each_period_of_a_stream_costs_what_is_claimed(frequencies: str, tmp_pat
     assert (first["period"], first["steps"], first["training_rows"]) == (0, 2, 200)
     is_quieter = second["noise_multiplier"] < 0.99 * first["noise_multiplier"]
     assert is_quieter == (frequencies == "first")
+
+
+SHARING: dict[str, dict[str, Any]] = {
+    "users": {"unit": "user", "period": None},
+    "a stream of users": {"unit": "user"},
+    "examples": {"unit": "example", "period": None},
+    "a stream of examples": {"unit": "example"},
+}
+
+
+@pytest.mark.parametrize("kind", SHARING)
+def test_a_shared_ledger_is_asked_for_the_events_of_the_run(kind: str, tmp_path: Path) -> None:
+    """Not for those of another run, which was on it before."""
+    data, path = prepare_visits(tmp_path), tmp_path / "all.ledger"
+    fields: dict[str, Any] = {"ledger": str(path), "delta": 1e-4, **SHARING[kind]}
+    asked = visits_config(data, "dp-sgd", **fields)
+    for name in "ab":
+        start(asked, tmp_path / name)
+    first = claimed(tmp_path / "a")[0]
+    if kind != "a stream of examples":  # whose periods add up on it
+        assert recorded(tmp_path / "a") == pytest.approx(first, abs=3 * tolerance(first))
+    found = recorded(tmp_path / "b")
+    assert found == pytest.approx(recorded(tmp_path / "a"))
+    assert 3.9 < (found or 0.0) <= 4.0 < claimed(tmp_path / "b")[0]
+    (tmp_path / "b" / "run.name").write_text("c")
+    with pytest.raises(ValueError, match=r"^ledger: .* holds nothing of 'c.*, which took [0-9]+ steps; put"):
+        recorded(tmp_path / "b")
 
 
 def test_rows_by_public_frequencies_are_not_in_the_cost(tmp_path: Path) -> None:

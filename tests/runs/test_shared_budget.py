@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from support.visits import ROWS_PER_USER, prepare_visits, visits_config
 
-from sparsedp.accounting import PrivacyStatement, epsilon_of, trade_off_curve
+from sparsedp.accounting import epsilon_of
 from sparsedp.accounting.events import DpEvent, GaussianDpEvent, PoissonSampledDpEvent
 from sparsedp.accounting.users import user_step_event
 from sparsedp.audit import AuditResult, audit
 from sparsedp.data import ClickData
 from sparsedp.randomness import NoiseSource, Stream
 from sparsedp.runs import RunConfig
-from sparsedp.runs.shared_budget import EVERY_PERIOD, SharedBudget, in_sequence, shared_budget
+from sparsedp.runs.shared_budget import SharedBudget, shared_budget
 from sparsedp.runs.sources import split_periods
 
 
@@ -82,29 +82,6 @@ def test_steps_that_cost_the_same_are_counted_together() -> None:
     assert [share.cap.planned_steps for share in found] == [10, 5, 20, 40]
     assert [share.charged_earlier for share in found] == [0, 0, 11, 20]
     assert {(share.cap.target_epsilon, share.cap.target_delta) for share in found} == {(4.0, 1e-5)}
-
-
-def test_the_last_statement_is_that_of_all_periods() -> None:
-    """Its epsilon and its curve are those of the ledger, which the periods share: the composition."""
-    parts = [
-        PrivacyStatement(
-            epsilon_of([(STEP, steps)], 1e-5),
-            1e-5,
-            "add-or-remove-one",
-            "user",
-            "a period",
-            private,
-            ("a note",),
-            trade_off_curve([(STEP, steps)]),
-        )
-        for steps, private in ((20, False), (40, True))
-    ]
-    found = in_sequence(parts)
-    assert (found.epsilon, found.unit, found.released) == (parts[1].epsilon, "user", EVERY_PERIOD)
-    assert found.trade_off.advantage == parts[1].trade_off.advantage
-    assert not found.private
-    assert found.notes[0].startswith("2 periods: a user may have rows in each of them")
-    assert found.notes[1:] == ("a note",)
 
 
 def distinguished(found: SharedBudget, claimed: float, delta: float) -> AuditResult:

@@ -30,8 +30,8 @@ class RunFolder:
     ``model.safetensors``, ``schema.json`` and ``encoding.json`` (the rules of the preparation; with
     vocabularies ``encoding.safetensors``), ``tensorboard/``, the run's own ``run.ledger`` and its name on ledgers,
     ``run.name``, ``data.json``, where its data is, and ``audit.json``, what an audit of it found; ``private/``
-    has the checkpoint, which holds the state of the optimiser and (for seeded runs) of the noise streams, and
-    ``data.json``, a hash of the data.
+    has the checkpoint, which holds the state of the optimiser and (for seeded runs) of the noise streams,
+    ``data.json``, a hash of the data, and ``settings.json``, the settings that the run began with.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -132,6 +132,10 @@ class RunFolder:
         """The run's name on a ledger: the same after every crash, and no other run's."""
         path = self.path / "run.name"
         return read_text(path) if path.exists() else "run"
+
+    def period_name(self, number: int) -> str:
+        """The name on a ledger of a streaming run's period, where its examples are protected."""
+        return f"{self.run_name}, period {number}"
 
     def config(self) -> RunConfig:
         """The settings of the run."""

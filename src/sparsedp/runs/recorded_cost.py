@@ -19,13 +19,14 @@ def recorded_epsilon(
 ) -> float | None:
     """The larger of what the run's ledger and its settings and figures cost at ``delta``; None where neither is there.
 
-    A ledger that the run shared is not asked, for later runs are on it; and how many users there were is on the ledger
-    alone. What is computed from settings and figures leaves out a choice that was lost in a crash and paid for again.
+    A ledger that the run shared is asked for the run's own events, for later runs are on it; and how many users there were
+    is on the ledger alone. What is computed from settings and figures leaves out a choice that was lost in a crash and paid
+    for again.
     Of a stream: that of its costliest period; of one that protects users, whose periods share a ledger, that of all.
     """
     if config.period is not None and config.unit == "example":
         return max(period_epsilons(folder, config, result, delta))
-    return _recorded(folder.ledger, config, result, delta)
+    return _recorded(_charged(folder, folder.run_name, config, result), config, result, delta)
 
 
 def period_epsilons(
@@ -34,8 +35,9 @@ def period_epsilons(
     """The same of each period of a stream of examples: each is in one of them, and costs of different examples do not add up."""
     found = []
     for number in range(len(result["period_figures"])):
-        ledger = folder.period(number).ledger
-        epsilon = _recorded(ledger, config, period_result(result, number), delta)
+        figures = period_result(result, number)
+        charged = _charged(folder.period(number), folder.period_name(number), config, figures)
+        epsilon = _recorded(charged, config, figures, delta)
         assert epsilon is not None  # the unit is the example
         found.append(epsilon)
     return found
@@ -53,13 +55,29 @@ def example_rate(config: RunConfig, result: dict[str, Any]) -> tuple[float, floa
     return batch / rows, batch
 
 
-def _recorded(ledger: Path, config: RunConfig, result: dict[str, Any], delta: float) -> float | None:
-    found: list[Events] = []
-    if config.ledger is None and ledger.exists():
-        found.append(Ledger.read(ledger).events())
+def _charged(folder: RunFolder, run: str, config: RunConfig, result: dict[str, Any]) -> Events | None:
+    """All events on the folder's own ledger, or those of ``run`` on a shared one; None where the ledger is not there."""
+    path = folder.ledger if config.ledger is None else Path(config.ledger)
+    if not path.exists():
+        return None
+    ledger = Ledger.read(path)
+    if config.ledger is None:
+        return ledger.events()
+    events = ledger.events_of(run)
+    if not events and int(result["steps"]):
+        raise ValueError(
+            f"ledger: {path} holds nothing of {run!r}, which took {result['steps']} steps; put the run's ledger there"
+        )
+    return events
+
+
+def _recorded(
+    charged: Events | None, config: RunConfig, result: dict[str, Any], delta: float
+) -> float | None:
+    found: list[Events] = [] if charged is None else [charged]
     if config.unit == "example":
         found.append(_by_settings(config, result))
-    return max((epsilon_of(events, delta) for events in found), default=None)
+    return max((epsilon_of(events, delta) if events else 0.0 for events in found), default=None)
 
 
 def _by_settings(config: RunConfig, result: dict[str, Any]) -> Events:

@@ -20,6 +20,7 @@ from sparsedp.runs.config import RunConfig
 from sparsedp.runs.data_location import fit_to_data, locate_data, record_data
 from sparsedp.runs.folder import RunFolder
 from sparsedp.runs.read_shares import check_finds_shares
+from sparsedp.runs.settings_record import check_settings, record_settings
 from sparsedp.runs.sources import check_split, data_of, fresh_model
 from sparsedp.runs.trainer import check_ledger
 from sparsedp.runs.users import check_batch, user_sampler
@@ -50,6 +51,7 @@ class RunSetup:
         folder.create(config)
         keep_rules(folder, data)
         record_data(folder, config)
+        record_settings(folder, config)
         return cls(config, folder, data, model)
 
     @classmethod
@@ -58,6 +60,7 @@ class RunSetup:
         config = locate_data(folder, run_data)
         if config.optimizer is None:  # a folder from before there was a choice
             config = config.model_copy(update={"optimizer": "sgd"})
+        check_settings(folder, config)
         data = data_of(config)
         keep_rules(folder, data)
         return cls(config, folder, data, fresh_model(config, data))

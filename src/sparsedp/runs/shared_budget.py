@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from sparsedp.accounting import EpsilonCap, PrivacyStatement, calibrate
+from sparsedp.accounting import EpsilonCap, calibrate
 from sparsedp.accounting.events import ComposedDpEvent, DpEvent, SelfComposedDpEvent
 from sparsedp.data import ClickData
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.cost import unseen_selection
 from sparsedp.runs.users import loader_of, population, user_sampler, users_of
 from sparsedp.training.step_config import StepConfig, sampling_of, total_steps, unit_of
-
-EVERY_PERIOD = "the model after every step of every period"
-"""What a stream releases."""
-
-IN_SEQUENCE = (
-    "a user may have rows in each of them, so the periods compose in sequence: all steps and all counts of all periods are "
-    "in this epsilon; a cap on a user's rows is one in each period"
-)
 
 
 @dataclass(frozen=True)
@@ -106,14 +98,3 @@ def _plan(config: RunConfig, period: ClickData, number: int) -> tuple[Callable[[
         return StepConfig(sigma, clip, *sampling, **protected).event(selection)
 
     return step, total_steps(config.choices.epochs, None, sampling)
-
-
-def in_sequence(statements: Sequence[PrivacyStatement]) -> PrivacyStatement:
-    """One statement for periods that share a ledger, from theirs in order: the last one's covers all that is on it."""
-    last = statements[-1]
-    return replace(
-        last,
-        released=EVERY_PERIOD,
-        private=all(statement.private for statement in statements),
-        notes=(f"{len(statements)} periods: {IN_SEQUENCE}", *last.notes),
-    )

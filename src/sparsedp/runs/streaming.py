@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sparsedp.accounting import BudgetExceeded, EpsilonCap, Ledger, PrivacyStatement, TradeOffCurve
+from sparsedp.accounting import BudgetExceeded, EpsilonCap, Ledger, PrivacyStatement
 from sparsedp.accounting.events import DpEvent
 from sparsedp.core.counts import SparseCounts
 from sparsedp.core.durable import keep_previous, previous_of
@@ -30,8 +30,9 @@ from sparsedp.runs.result import Result, finish_run
 from sparsedp.runs.row_counts import count_columns, count_user_columns
 from sparsedp.runs.run_stats import RunStats
 from sparsedp.runs.setup import RunSetup
-from sparsedp.runs.shared_budget import EVERY_PERIOD, BudgetShare, SharedBudget, in_sequence, shared_budget
+from sparsedp.runs.shared_budget import BudgetShare, SharedBudget, shared_budget
 from sparsedp.runs.sources import features_of, held_out, split_periods
+from sparsedp.runs.stream_statement import stream_statement
 from sparsedp.runs.trainer import PrivateTrainer, Trainer, open_ledger
 from sparsedp.runs.training import OnProgress, take_steps
 from sparsedp.runs.users import user_sampler
@@ -80,8 +81,8 @@ class _State:
     """Buffers that training passes changed without noise."""
     rule: dict[str, Any] = field(default_factory=dict)
     """What the selection rule keeps from step to step, across periods: a function of what was released."""
-    mark: str | None = None
-    """How far the ledger was, where the periods share one: it must still hold all that."""
+    marks: dict[int, str] = field(default_factory=dict)
+    """How far the ledger of each period was: it must still hold all that."""
 
     def share(self, budget: SharedBudget | None) -> BudgetShare | None:
         """What the next period has of a budget that all share."""
@@ -103,8 +104,9 @@ class _State:
             rows.restore(state["rows"])
             torch.set_rng_state(state["torch_rng"])
             # An earlier version saved none of these, and the result will have none.
-            state = {"figures": [], "mark": None, **state}
+            state = {"figures": [], "marks": {}, **state}
             fields = {name: state[name] for name in vars(cls()) if name != "run_stats"}
+            fields["marks"] = {int(number): str(mark) for number, mark in state["marks"].items()}
             return cls(**fields, run_stats=RunStats.from_record(state["run_stats"]))
 
 
@@ -116,8 +118,8 @@ def _run(setup: RunSetup, on_progress: OnProgress | None) -> Result:
     budget = shared_budget(config, training, rows.events)
     state = _State.load(folder.checkpoint, model, rows) if folder.checkpoint.exists() else _State()
     _take_counts(folder, state, rows)
-    if state.mark is not None:
-        _period_ledger(setup, state.period).require_mark(state.mark)
+    _require_marks(setup, state)
+    _discard_other_periods(folder, state.period)
     folder.discard_after(state.run_stats.steps)
     following = [*training[1:], later[0]]
     earlier: Rule | None = None
@@ -133,7 +135,8 @@ def _run(setup: RunSetup, on_progress: OnProgress | None) -> Result:
             statement, state.rule, earlier = trainer.statement(), trainer.rule_state(), trainer.rule
             if isinstance(trainer, PrivateTrainer):
                 state.figures.append(_figures(trainer, len(training[number]), planned))
-                state.mark = _shared_mark(config, trainer.ledger)
+                assert trainer.ledger is not None
+                state.marks[number] = trainer.ledger.mark
         state.statements += [] if statement is None else [statement.to_dict()]
         state.next_auc.append(evaluate(model, following[number]).auc)
         state.period = number + 1
@@ -141,8 +144,7 @@ def _run(setup: RunSetup, on_progress: OnProgress | None) -> Result:
             {"step": state.run_stats.steps, "period": number, "auc": state.next_auc[-1], "epsilon": None}
         )
         state.save(folder.checkpoint, model, rows)
-        for left in (_mid_period(folder, number), previous_of(_mid_period(folder, number))):
-            left.unlink(missing_ok=True)
+        _discard_other_periods(folder, state.period)
     return _finish(setup, state, training, evaluate(model, held_out(config, setup.data)))
 
 
@@ -186,13 +188,21 @@ def _mid_period(folder: RunFolder, number: int) -> Path:
     return folder.checkpoint.with_name(f"period-{number:03d}.pt")
 
 
+def _discard_other_periods(folder: RunFolder, number: int) -> None:
+    """Remove the checkpoints of periods other than this one: those of later periods follow another model than its own."""
+    own = _mid_period(folder, number)
+    for path in own.parent.glob("period-*.pt"):
+        if path not in (own, previous_of(own)):
+            path.unlink()
+
+
 def _period_ledger(setup: RunSetup, number: int) -> Ledger:
     """A separate ledger for each period: their examples are disjoint, so their costs do not add up. Users have one."""
     if setup.config.unit == "user":
         return open_ledger(setup.config, setup.folder.ledger, setup.folder.run_name)
     folder = setup.folder.period(number)
     folder.path.mkdir(exist_ok=True)
-    return open_ledger(setup.config, folder.ledger, f"{setup.folder.run_name}, period {number}")
+    return open_ledger(setup.config, folder.ledger, setup.folder.period_name(number))
 
 
 def _has_begun(setup: RunSetup) -> bool:
@@ -203,9 +213,10 @@ def _has_begun(setup: RunSetup) -> bool:
     return any(_period_ledger(setup, number).own_events() for number in reached)
 
 
-def _shared_mark(config: RunConfig, ledger: Ledger | None) -> str | None:
-    """How far a ledger is that all periods share."""
-    return ledger.mark if config.unit == "user" and ledger is not None else None
+def _require_marks(setup: RunSetup, state: _State) -> None:
+    """Refuse a ledger of any period that lost what it held."""
+    for number, mark in state.marks.items():
+        _period_ledger(setup, number).require_mark(mark)
 
 
 def _count_rows(
@@ -226,8 +237,8 @@ def _count_rows(
         with suppress(BudgetExceeded), _period_ledger(setup, each) as ledger:
             ledger.spend(rows.event, cap=cap)
             rows.add_noisy(counts)
-            state.counted, state.mark = each + 1, _shared_mark(config, ledger)
-            saved = {"counted": state.counted, "rows": rows.state(), "mark": state.mark}
+            state.counted, state.marks[each] = each + 1, ledger.mark
+            saved = {"counted": state.counted, "rows": rows.state(), "marks": state.marks}
             write_state(saved, setup.folder.choice)
     if to_count:
         state.save(setup.folder.checkpoint, setup.model, rows)
@@ -245,16 +256,20 @@ def _take_counts(folder: RunFolder, state: _State, rows: _PeriodRows) -> None:
     with whole_state(folder.choice):
         if saved["counted"] > state.counted:
             rows.restore(saved["rows"])
-            state.counted, state.mark = saved["counted"], saved.get("mark")
+            state.counted = saved["counted"]
+            state.marks |= {int(number): str(mark) for number, mark in saved.get("marks", {}).items()}
 
 
 def _finish(setup: RunSetup, state: _State, training: list[ClickData], evaluation: Evaluation) -> Result:
+    _require_marks(setup, state)
+    statements = [PrivacyStatement(**each) for each in state.statements]
+    ledgers = [_period_ledger(setup, number) for number in range(len(statements))]
     return finish_run(
         setup.folder,
         setup.model,
         evaluation=evaluation,
         run_stats=state.run_stats,
-        statement=_composed(setup.config, [PrivacyStatement(**each) for each in state.statements]),
+        statement=stream_statement(setup.config, statements, ledgers),
         withheld=state.withheld,
         training_rows=sum(len(period) for period in training),
         planned_steps=state.planned_steps,
@@ -374,28 +389,3 @@ def _trainer(
         yield trainer
     finally:
         trainer.close()
-
-
-def _composed(config: RunConfig, statements: list[PrivacyStatement]) -> PrivacyStatement | None:
-    """One statement for all periods; of examples it says why its delta is what it is."""
-    if not statements:
-        return None
-    if config.unit == "user":
-        return in_sequence(statements)
-    worst = max(statements, key=lambda statement: statement.epsilon)
-    return PrivacyStatement(
-        epsilon=worst.epsilon,
-        delta=max(statement.delta for statement in statements),
-        adjacency=worst.adjacency,
-        unit=worst.unit,
-        released=EVERY_PERIOD,
-        private=all(statement.private for statement in statements),
-        notes=(
-            f"{len(statements)} periods of disjoint examples: the costliest one counts",
-            "each period has this delta"
-            if config.delta is not None
-            else "delta is that of the smallest period: by default a period's is 1 / (10 x its own examples), which is "
-            "more than 1 / (10 x all examples)",
-        ),
-        trade_off=TradeOffCurve.worst_of([statement.trade_off for statement in statements]),
-    )

@@ -247,7 +247,12 @@ class PrivateTrainer(Trainer):
         step = event_key(run.step_config.event(run.selection))
         assert self.ledger is not None
         charged = sum(count for event, count in self.ledger.own_events() if event_key(event) == step)
-        return charged - self._charged_earlier - self.steps_taken
+        lost = charged - self._charged_earlier - self.steps_taken
+        if lost < 0:
+            raise ValueError(
+                f"resume: the model has {-lost} more steps than the ledger {self.ledger.path} has for it; start a new run"
+            )
+        return lost
 
     @override
     def choose_once(self, saved: Path | None = None) -> bool:

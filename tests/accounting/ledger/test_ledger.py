@@ -321,3 +321,16 @@ def test_events_are_told_apart_to_the_last_digit_whatever_numpy_prints(tmp_path)
     recorded = Ledger.read(path).events()
     for (event, _), original in zip(recorded, [*MIXTURES, *near, *short], strict=True):
         assert event_key(event) == event_key(original)
+
+
+def test_a_reader_is_told_the_events_of_one_run(tmp_path):
+    """A name that is not on the ledger has none."""
+    path = tmp_path / "data.ledger"
+    Ledger.open(path, run="a").spend(STEP, 3)
+    Ledger.open(path, run="b").spend(STEP, 4)
+    Ledger.open(path, run="b").spend(ONCE)
+    ledger = Ledger.read(path)
+    assert ledger.events_of("a") == [(STEP, 3)]
+    assert ledger.events_of("b") == [(STEP, 4), (ONCE, 1)]
+    assert ledger.events_of("c") == []
+    assert counts(path) == {STEP: 7, ONCE: 1}

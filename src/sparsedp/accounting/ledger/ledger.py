@@ -188,6 +188,10 @@ class Ledger:
         """The same for runs under this ledger's run name only: what counts towards an `EpsilonCap`."""
         return self._events(self._run)
 
+    def events_of(self, run: str) -> Events:
+        """The same for the runs of one name, also where the ledger was opened for reading."""
+        return self._events(run)
+
     def statement(self, delta: float | None = None) -> PrivacyStatement:
         """What all runs together have spent, at `delta` (default: the budget's)."""
         if delta is None:
