@@ -108,7 +108,7 @@ class NoisySums:
         lattice = self._lattice or noise_lattice(std)
         cells = round_gaussian(values, std=std, lattice=lattice, stream=stream)
         if std != self._std:
-            self._settle(stream)
+            self._add_reads(stream)
         # The caller may change its ids later.
         reads = [
             *self._reads,
@@ -121,7 +121,7 @@ class NoisySums:
 
     def review(self, stream: Stream) -> SparseCounts:
         """The rows whose sums pass, and how many standard deviations of the noise these are."""
-        self._settle(stream)
+        self._add_reads(stream)
         if self._variance == (self.reviews[-1].variance if self.reviews else 0.0):
             raise ValueError("review: needs a step since the last one")
         std = math.sqrt(self._variance)
@@ -133,7 +133,7 @@ class NoisySums:
         passed = sums >= reviews[-1].lowest
         return SparseCounts(rows[passed], sums[passed] / std, self.size)
 
-    def _settle(self, stream: Stream) -> None:
+    def _add_reads(self, stream: Stream) -> None:
         """Add what was read since the last time to the sums, and the noise of these steps on every known row."""
         if not self._steps:
             return
