@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import torch
@@ -39,6 +40,16 @@ def test_a_stream_of_users_and_another_run_are_one_composition(tmp_path: Path) -
     events = [event for path in paths for event in Ledger.read(RunFolder(path).ledger).events()]
     assert joint.statement is not None
     assert joint.statement.epsilon == epsilon_of(events, joint.statement.delta) > 4.0
+
+
+def test_a_released_folder_and_one_that_is_not_are_one_composition(tmp_path: Path) -> None:
+    data = prepare_visits(tmp_path)
+    for name in "ab":
+        train(visits_config(data, period=None), tmp_path / name)
+    whole = joint_costs([FinishedRun.read(tmp_path / name) for name in "ab"])
+    shutil.rmtree(tmp_path / "b" / "private")
+    (joint,) = joint_costs([FinishedRun.read(tmp_path / name) for name in "ab"])
+    assert [joint.statement] == [each.statement for each in whole]
 
 
 def test_unfinished_and_missing_runs_are_one_line(tmp_path: Path) -> None:

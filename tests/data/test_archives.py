@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 from pathlib import Path
 
@@ -113,6 +114,13 @@ def test_a_file_is_read_once(tmp_path: Path) -> None:
     members = open_archives([tmp_path / "b.zip"])
     assert members == tuple(ZipMember(tmp_path / "b.zip", name) for name in ("UPPER.CSV", "t.csv"))
     refuse_repeats([tmp_path / "a.csv", *members])
-    for files in ([tmp_path / "a.csv", tmp_path / "same.csv"], [*members, members[0]]):
+    os.link(tmp_path / "a.csv", tmp_path / "linked.csv")
+    os.link(tmp_path / "b.zip", tmp_path / "linked.zip")
+    for files in (
+        [tmp_path / "a.csv", tmp_path / "same.csv"],
+        [tmp_path / "a.csv", tmp_path / "linked.csv"],
+        [*members, members[0]],
+        [*members, *open_archives([tmp_path / "linked.zip"])],
+    ):
         with pytest.raises(ValueError, match=r"is given twice, so that each of its rows would be"):
             refuse_repeats(files)

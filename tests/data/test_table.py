@@ -350,6 +350,6 @@ def test_the_year_of_a_date_is_first(tmp_path):
     (found,) = [table.read(block) for block in table.blocks(SourcePosition())]
     assert found.plain["time"].to_list() == [1580515200, 1580688000]
     assert [(bad.line, bad.reason) for bad in found.malformed] == [
-        (2, "when is '01/02/2020', which is of no use"),
-        (5, "when is '13-01-2020', which is of no use"),
+        (2, "when is '01/02/2020', which is no date with the year first, such as 2020-12-31"),
+        (5, "when is '13-01-2020', which is no date with the year first, such as 2020-12-31"),
     ]

@@ -10,7 +10,7 @@ from support.runs import config, result
 
 from sparsedp.accounting import GaussianDpEvent, Ledger, PoissonSampledDpEvent, epsilon_of
 from sparsedp.report import FinishedRun
-from sparsedp.report.joint import joint_costs
+from sparsedp.report.joint import joint_costs, with_unknown_data
 from sparsedp.runs import RunFolder
 
 STEP = PoissonSampledDpEvent(0.01, GaussianDpEvent(1.0))
@@ -65,6 +65,34 @@ def test_the_digest_of_the_data_tells_what_is_the_same(tmp_path: Path) -> None:
     assert len(joint_costs([one, two])) == 1
     two.data["digest"] = "xyz"
     assert joint_costs([one, two]) == []
+
+
+def test_a_released_folder_without_the_digest_is_of_the_data_at_its_path(tmp_path: Path) -> None:
+    """Also through a link, and over a third run: the digest of one, the path of the other."""
+    (tmp_path / "x").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "x")
+    one = run(tmp_path / "a", 100, data=str(tmp_path / "x"))
+    released = run(tmp_path / "b", 100, data=str(tmp_path / "link"))
+    moved = run(tmp_path / "c", 100, data="there/x")
+    one.data["digest"] = moved.data["digest"] = "abc"
+    (joint,) = joint_costs([released, moved, one])
+    assert joint.runs == (released, moved, one)
+    assert joint.statement is not None
+    assert joint.statement.epsilon == epsilon_of([(STEP, 300)], DELTA)
+    assert with_unknown_data([released, moved, one]) == []
+    (joint,) = joint_costs([one, released])
+    assert joint.runs == (one, released)
+
+
+def test_a_run_whose_data_cannot_be_told_is_named(tmp_path: Path) -> None:
+    known, other = run(tmp_path / "a", 100, data="here/x"), run(tmp_path / "b", 100, data="here/y")
+    released, generated = run(tmp_path / "c", 100, data="there/x"), run(tmp_path / "d", 100)
+    known.data["digest"], other.data["digest"] = "abc", "xyz"
+    assert joint_costs([known, released]) == []
+    assert with_unknown_data([known, released]) == [released]
+    assert with_unknown_data([known, other, generated]) == []
+    assert with_unknown_data([generated, released]) == []
+    assert with_unknown_data([released]) == []
 
 
 def test_a_shared_ledger_counts_once(tmp_path: Path) -> None:

@@ -275,6 +275,16 @@ def test_runs_on_the_same_data_have_a_joint_epsilon(tmp_path: Path) -> None:
     assert "on the same data together" not in write_report([runs[0]], tmp_path / "one.html").read_text()
 
 
+def test_runs_that_may_be_on_the_same_data_are_named(tmp_path: Path) -> None:
+    runs = [finished(tmp_path / name, data=f"{name}/data") for name in ("one", "two")]
+    RunFolder(runs[0]).write_json("private/data", {"digest": "y"})
+    text = write_report(runs, tmp_path / "report.html").read_text()
+    assert "It is not known whether these are on the same data as the others" in text
+    assert f"epsilon 2 ({runs[1]}). Their folders" in text
+    RunFolder(runs[1]).write_json("private/data", {"digest": "z"})
+    assert "It is not known" not in write_report(runs, tmp_path / "report.html").read_text()
+
+
 def test_a_vocabulary_that_cost_something_is_said(tmp_path: Path) -> None:
     run = finished(tmp_path / "run")
     RunFolder(run).write_json(

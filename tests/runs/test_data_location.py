@@ -14,7 +14,7 @@ from support.runs import config
 
 from sparsedp.data import Columns, HashRule, Label, Schema, Table, prepare
 from sparsedp.runs import RunConfig, RunFolder
-from sparsedp.runs.data_location import data_record, fit_to_data, locate_data, record_data
+from sparsedp.runs.data_location import data_record, fit_to_data, locate_data, record_data, refuse_among_data
 from sparsedp.runs.setup import RunSetup
 from sparsedp.runs.text_config import TextConfig
 
@@ -122,6 +122,48 @@ def test_a_run_of_before_has_the_hash_beside_the_path(other_data: Path, tmp_path
     (folder.path / "private" / "data.json").unlink()
     with pytest.raises(ValueError, match="holds other data than the run began with"):
         locate_data(folder)
+
+
+@pytest.mark.parametrize(
+    ("data", "out", "words"),
+    [
+        ("run/data", "run", "run holds the run's data"),
+        ("run/a/train.tsv", "run", "run holds the run's data"),
+        ("data", "link", "link holds the run's data"),
+        ("data", "data/run", "run lies in the folder of the run's data"),
+        ("data", "link/a/b", "b lies in the folder of the run's data"),
+        ("link", "data/run", "run lies in the folder of the run's data"),
+    ],
+)
+def test_a_run_and_its_data_do_not_lie_in_each_other(data: str, out: str, words: str, tmp_path: Path) -> None:
+    """What may be released and what may not would be one folder."""
+    for name in ("data", "run/data", "run/a"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "run/a/train.tsv").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "data")
+    with pytest.raises(ValueError, match=words):
+        refuse_among_data(TextConfig(data=str(tmp_path / data), epsilon=1.0), tmp_path / out)
+    for other in ("other", "run/other", "data-2"):
+        refuse_among_data(TextConfig(data=str(tmp_path / data), epsilon=1.0), tmp_path / other)
+
+
+def test_no_command_writes_a_run_among_its_data(other_data: Path, tmp_path: Path) -> None:
+    base = ["--data", other_data, "--epsilon", 1]
+    (tmp_path / "sweep.yaml").write_text("base: {algorithm: adafest}\ngrid: {seed: [0, 1]}\n")
+    before = sorted(other_data.parent.rglob("*"))
+    for out, words in (
+        (other_data / "a" / "b", "holds prepared data"),
+        (other_data.parent, "holds the run's data"),
+    ):
+        for command in (
+            ["train"],
+            ["train", "--nproc", 2],
+            ["tune", "--grid", "learning_rate=0.1,0.2"],
+        ):
+            assert_refused(invoke(*command, *base, "--out", out), words)
+    swept = invoke("sweep", tmp_path / "sweep.yaml", *base, "--out", other_data / "a", "--json")
+    assert_refused(swept, "holds prepared data")
+    assert sorted(other_data.parent.rglob("*")) == before
 
 
 def test_a_ledger_that_is_gone_is_not_begun_again(other_data: Path, tmp_path: Path) -> None:

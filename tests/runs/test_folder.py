@@ -108,6 +108,25 @@ def test_a_folder_of_data_is_no_folder_of_a_run(name: str, tmp_path: Path) -> No
     assert [each.name for each in tmp_path.iterdir()] == [name]
 
 
+@pytest.mark.parametrize("within", ["run", "a/b", "../link/run"])
+def test_a_folder_inside_prepared_data_is_no_folder_of_a_run(within: str, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "schema.json").touch()
+    (data / "part-00000.parquet").touch()
+    (tmp_path / "link").symlink_to(data)
+    with pytest.raises(ValueError, match=r"lies in .*data, which holds prepared data; give another folder"):
+        RunFolder(data / within).create(config())
+    assert len(list(data.iterdir())) == 2
+
+
+def test_a_run_may_lie_below_other_parts_and_other_runs(tmp_path: Path) -> None:
+    (tmp_path / "part-00000.parquet").touch()
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "schema.json").touch()
+    RunFolder(tmp_path / "runs" / "one").create(config())
+
+
 def test_a_run_that_has_charged_stays(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     folder.create(config())

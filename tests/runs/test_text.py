@@ -156,12 +156,14 @@ def test_a_single_file_is_split_by_hash(here: Path) -> None:
 
 
 def test_held_out_texts_in_a_column_of_another_name(here: Path, tmp_path: Path) -> None:
-    (tmp_path / "train.tsv").write_text((here / "data" / "train.tsv").read_text())
+    data = tmp_path / "texts"
+    data.mkdir()
+    (data / "train.tsv").write_text((here / "data" / "train.tsv").read_text())
     dev = (here / "data" / "dev.tsv").read_text().replace("sentence\tlabel", "content\tlabel")
-    (tmp_path / "dev.tsv").write_text(dev)
-    fields = config(here, data=str(tmp_path), text_column="sentence, content")
+    (data / "dev.tsv").write_text(dev)
+    fields = config(here, data=str(data), text_column="sentence, content")
     assert [len(part) for part in split(fields, data_of(fields))] == [400, 60]
-    arguments = options(settings(here, data=str(tmp_path)))
+    arguments = options(settings(here, data=str(data)))
     refused = invoke("train", "text", *arguments, "--json", "--out", tmp_path / "run")
     assert_refused(refused, "no column 'sentence', only 'content', 'label'; where files name it differently")
     assert not (tmp_path / "run").exists()

@@ -236,6 +236,8 @@ def test_settings_that_cost_differently_are_charged_as_the_worst() -> None:
     ("grid", "changes", "words"),
     [
         ({"epsilon": [1.0, 2.0]}, {}, "grid: epsilon is the same for all runs"),
+        ({"train_periods": [1, 2]}, {}, "grid: train_periods is the same for all runs"),
+        ({"frequencies": ["first", "all"]}, {}, "grid: frequencies is the same for all runs"),
         ({"learning_rate": []}, {}, "grid: learning_rate has no values"),
         ({"learning_rate": [1.0]}, {}, "grid: there is nothing to choose from"),
         ({"learning_rate": [1.0, -1.0]}, {}, "learning_rate: "),

@@ -104,11 +104,12 @@ def _completed(run_config: RunConfig, *, quiet: bool, processes: bool) -> RunCon
 
 def _check(run_config: RunConfig, out: Path) -> None:
     """Refuse what can be refused before anything heavy is imported."""
-    from sparsedp.runs.data_location import fit_to_data
+    from sparsedp.runs.data_location import fit_to_data, refuse_among_data
     from sparsedp.runs.folder import RunFolder
 
     RunFolder(out).refuse_taken()
     fit_to_data(run_config)
+    refuse_among_data(run_config, out)
 
 
 def _start(run_config: RunConfig, out: Path, as_json: bool) -> None:

@@ -97,14 +97,24 @@ def open_archives(files: Sequence[Path], pattern: str | None = None) -> tuple[In
 
 
 def refuse_repeats(files: Sequence[InputFile]) -> None:
-    """Refuse a file that is given twice: each of its examples would be two, while a guarantee is for one."""
-    places = [
-        (file.archive.resolve(), file.member) if isinstance(file, ZipMember) else (file.resolve(), "")
-        for file in files
-    ]
-    for number, place in enumerate(places):
-        if place in places[:number]:
-            raise ValueError(f"files: {files[number].name} is given twice, so that each of its rows would be")
+    """Refuse a file that is given twice, by whatever name: each of its examples would be two, while a guarantee is for
+    one. A copy is another file."""
+    seen = set[tuple[object, str]]()
+    for file in files:
+        path, member = (file.archive, file.member) if isinstance(file, ZipMember) else (file, "")
+        place = (_identity(path), member)
+        if place in seen:
+            raise ValueError(f"files: {file.name} is given twice, so that each of its rows would be")
+        seen.add(place)
+
+
+def _identity(path: Path) -> object:
+    """What all names of a file share: device and number, or the path of one that is not there."""
+    try:
+        found = path.stat()
+    except OSError:
+        return path.resolve()
+    return found.st_dev, found.st_ino
 
 
 def is_archive(path: Path) -> bool:

@@ -217,7 +217,7 @@ class Table:
         good = np.ones(len(frame), bool)
         for name, right in self._usable(frame, plain).items():
             for at in np.flatnonzero(good & ~right):
-                reasons[int(numbers[at])] = _complaint(name, frame[name][int(at)])
+                reasons[int(numbers[at])] = _complaint(name, frame[name][int(at)], self._wanted(name))
             good &= right
         if not good.all():
             frame, plain = frame.filter(pl.Series(good)), plain.filter(pl.Series(good))
@@ -245,6 +245,13 @@ class Table:
                 is_number = frame[name].cast(pl.Float64, strict=False).is_not_null() | frame[name].is_null()
                 usable[name] = is_number.to_numpy()
         return usable
+
+    def _wanted(self, name: str) -> str:
+        """What a value that cannot be used is not."""
+        if name == self.columns.time and name != self.columns.label.column:
+            is_date = self._time_kind == pl.String
+            return "no date with the year first, such as 2020-12-31" if is_date else "no whole number"
+        return "of no use"
 
     def _hashes(self, frame: pl.DataFrame) -> list[U64]:
         names = {*self.columns.categorical, *(name for parts in self.columns.crosses for name in parts)}
@@ -332,9 +339,9 @@ class Table:
         return dict.fromkeys(names, pl.String())
 
 
-def _complaint(name: str, value: object) -> str:
+def _complaint(name: str, value: object, wanted: str) -> str:
     return (
-        f"{name} is missing" if value in (None, "") else f"{name} is {str(value)[:40]!r}, which is of no use"
+        f"{name} is missing" if value in (None, "") else f"{name} is {str(value)[:40]!r}, which is {wanted}"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 from sparsedp.accounting import Ledger, PrivacyStatement, TradeOffCurve, epsilon_of, trade_off_curve
 from sparsedp.accounting.events import Events
 from sparsedp.report.finished_run import FinishedRun
+from sparsedp.runs.data_location import GENERATED
 
 _MOST_COMBINATIONS = 64
 
@@ -31,15 +33,46 @@ class JointCost:
 def joint_costs(runs: Sequence[FinishedRun]) -> list[JointCost]:
     """One for each data set that several of the runs were trained on.
 
+    Two runs are on the same data if its hash or its path is the same, or if both are on that of a third. A folder that
+    was released lacks the hash; `with_unknown_data` names those of which nothing else tells.
+
     Guarantee: add-or-remove-one, one loss distribution over the events of all their ledgers, each ledger once, at
     the smallest delta of the runs. An example of a streaming run is in one of its periods, so that the costliest
     choice of a period from each run counts. Where a ledger is missing, epsilons and deltas of the statements are
     added, which is valid and larger.
     """
-    by_data: dict[str, list[FinishedRun]] = {}
-    for run in runs:
-        by_data.setdefault(run.data.get("digest") or run.config.data, []).append(run)
-    return [JointCost(tuple(group), _together(group)) for group in by_data.values() if len(group) > 1]
+    return [JointCost(tuple(group), _together(group)) for group in _by_data(runs) if len(group) > 1]
+
+
+def with_unknown_data(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
+    """The runs that may be on the data of another one in the list or not: no hash tells, and the paths differ."""
+    groups = [group for group in _by_data(runs) if not any(map(_is_generated, group))]
+    unknown = [group for group in groups if not any(run.data.get("digest") for run in group)]
+    return [run for group in unknown for run in group] if len(groups) > 1 else []
+
+
+def _by_data(runs: Sequence[FinishedRun]) -> list[list[FinishedRun]]:
+    """The runs on each data set, in the order of the list."""
+    groups: list[tuple[set[str], list[int]]] = []
+    for number, run in enumerate(runs):
+        marks, numbers = _marks(run), [number]
+        for group in [group for group in groups if group[0] & marks]:
+            groups.remove(group)
+            marks, numbers = marks | group[0], numbers + group[1]
+        groups.append((marks, numbers))
+    ordered = sorted(sorted(numbers) for _, numbers in groups)
+    return [[runs[number] for number in numbers] for numbers in ordered]
+
+
+def _marks(run: FinishedRun) -> set[str]:
+    """What tells a run's data: its path, and its hash where the folder has it."""
+    place = run.config.data if _is_generated(run) else f"path {os.path.realpath(run.config.data)}"
+    digest = run.data.get("digest")
+    return {place, f"digest {digest}"} if digest else {place}
+
+
+def _is_generated(run: FinishedRun) -> bool:
+    return GENERATED.fullmatch(run.config.data) is not None
 
 
 def _together(group: Sequence[FinishedRun]) -> PrivacyStatement | None:

@@ -12,7 +12,7 @@ from sparsedp.accounting import PrivacyStatement
 from sparsedp.core.rounding_up import rounded_up
 from sparsedp.report.chart import Curves, Dots, Series, chart_html
 from sparsedp.report.finished_run import FinishedRun
-from sparsedp.report.joint import JointCost, joint_costs
+from sparsedp.report.joint import JointCost, joint_costs, with_unknown_data
 from sparsedp.report.page import Section, paragraph, table, write_page
 from sparsedp.runs import ALGORITHMS
 
@@ -23,7 +23,11 @@ def write_report(paths: Sequence[str | Path], out: str | Path) -> Path:
         raise ValueError("runs: give at least one run's folder")
     runs = [FinishedRun.read(path) for path in paths]
     title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs compared"
-    lead = "".join([*map(privacy_card, runs), *map(_joint_card, joint_costs(runs))])
+    cards = [
+        *map(privacy_card, runs),
+        *map(_joint_card, joint_costs(runs)),
+        _unknown_card(with_unknown_data(runs)),
+    ]
     sections = [
         Section("What was trained", _settings(runs)),
         Section("Results", _results(runs)),
@@ -31,7 +35,7 @@ def write_report(paths: Sequence[str | Path], out: str | Path) -> Path:
         *_charts(runs),
         Section("How to read this", _reading()),
     ]
-    write_page(Path(out), f"sparsedp: {title}", lead, sections)
+    write_page(Path(out), f"sparsedp: {title}", "".join(cards), sections)
     return Path(out)
 
 
@@ -120,6 +124,18 @@ def _joint_card(cost: JointCost) -> str:
         plain = "NOT PRIVATE together: a model trained without privacy is among them. The figures are those of the private ones."
         words += paragraph(plain, "bad")
     return f"<div class=card>{title}{figures}{words}</div>"
+
+
+def _unknown_card(runs: Sequence[FinishedRun]) -> str:
+    """Which runs may be on the data of others; empty where this is known of all."""
+    if not runs:
+        return ""
+    names = ", ".join(f"{run.name} ({run.folder.path})" for run in runs)
+    words = (
+        f"It is not known whether these are on the same data as the others: {names}. Their folders lack private/data.json, "
+        "which holds a hash of the data, and the paths of the data differ. If they are, epsilons and deltas add up."
+    )
+    return f"<div class=card>{paragraph(words, 'bad')}</div>"
 
 
 _COMMON = (

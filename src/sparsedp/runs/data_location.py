@@ -13,7 +13,7 @@ from typing import Any
 
 from sparsedp.data.schema import Schema
 from sparsedp.runs.config import RunConfig
-from sparsedp.runs.folder import RunFolder
+from sparsedp.runs.folder import RunFolder, refuse_prepared
 from sparsedp.runs.text_config import TextConfig
 
 GENERATED = re.compile(r"generated:(\d+)(?:x(\d+))?")
@@ -70,6 +70,18 @@ def record_data(folder: RunFolder, config: RunConfig) -> None:
     folder.write_json(RECORD, record)
 
 
+def refuse_among_data(config: RunConfig, path: str | Path) -> None:
+    """Refuse a run's folder inside that of its data or around it: one may be released, the other may not."""
+    refuse_prepared(Path(path))
+    if _is_generated(config):
+        return
+    advice = f"{config.data}; give another folder, which may be released"
+    if _lies_in(Path(config.data), Path(path)):
+        raise ValueError(f"{path} holds the run's data, {advice}")
+    if _lies_in(Path(path), Path(config.data)):
+        raise ValueError(f"{path} lies in the folder of the run's data, {advice}")
+
+
 def data_record(folder: RunFolder) -> dict[str, Any]:
     """What a run's folder notes of its data; ``digest``, a hash of it, where the folder has its private part."""
     return {**(folder.read_json(RECORD) or {}), **(folder.read_json(_PRIVATE_RECORD) or {})}
@@ -121,6 +133,12 @@ def _digest(config: RunConfig, schema: Schema | None) -> str:
 
 def _is_generated(config: RunConfig) -> bool:
     return GENERATED.fullmatch(config.data) is not None
+
+
+def _lies_in(inner: Path, outer: Path) -> bool:
+    """Whether a path is a folder or lies in it, by whatever name."""
+    here = inner.resolve()
+    return outer.is_dir() and any(place.exists() and place.samefile(outer) for place in (here, *here.parents))
 
 
 def _holds_data(config: RunConfig, place: Path) -> bool:

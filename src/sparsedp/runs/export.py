@@ -24,7 +24,7 @@ from sparsedp.data import schema as schemas
 from sparsedp.data.encoding import Encoding
 from sparsedp.data.schema import Schema
 from sparsedp.runs import serve
-from sparsedp.runs.folder import RunFolder
+from sparsedp.runs.folder import RunFolder, refuse_prepared
 from sparsedp.runs.model_folder import (
     DESCRIPTION,
     FORMAT,
@@ -74,6 +74,7 @@ def export_run(
         raise ValueError(f"{run} is an exported model already")
     source.check_trust(trust or (source.is_finished and model is not None))
     schema, encoding = source.schema(), Encoding.read(source.path)
+    refuse_prepared(Path(out))
     with new_folder(Path(out)) as folder:
         if source.is_finished:
             shutil.copyfile(source.path / WEIGHTS, folder / WEIGHTS)

@@ -13,7 +13,7 @@ from typing import Any
 from sparsedp.core.durable import write_file
 from sparsedp.core.strict_json import json_text
 from sparsedp.core.text_files import parse_json, read_json_object, read_text
-from sparsedp.data.schema import MANIFEST
+from sparsedp.data import schema as schemas
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.text_config import read_config
 
@@ -113,8 +113,7 @@ class RunFolder:
         """Refuse a folder that holds a run, or data: a run's folder may be released."""
         if self.has_config:
             raise ValueError(f"{self.path} already holds a run; resume it, or give another folder")
-        if (self.path / MANIFEST).exists() or any(self.path.glob("part-*.parquet")):
-            raise ValueError(f"{self.path} holds prepared data; give another folder, which may be released")
+        refuse_prepared(self.path)
 
     def incomplete(self, state: str = "has no trained model yet") -> ValueError:
         """The error of a run that is used before its end: resumed it may be, unless it has failed."""
@@ -180,3 +179,14 @@ class RunFolder:
         if not path.exists():
             return None
         return read_json_object(path)
+
+
+def refuse_prepared(path: Path) -> None:
+    """Refuse a folder of prepared data, and one inside such a folder: what is written there may be released."""
+    advice = "give another folder, which may be released"
+    if (path / schemas.MANIFEST).exists() or any(path.glob("part-*.parquet")):
+        raise ValueError(f"{path} holds prepared data; {advice}")
+    for above in path.resolve().parents:
+        described = (above / schemas.FILE).exists() or (above / schemas.MANIFEST).exists()
+        if described and any(above.glob("part-*.parquet")):
+            raise ValueError(f"{path} lies in {above}, which holds prepared data; {advice}")

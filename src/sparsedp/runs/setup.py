@@ -17,7 +17,7 @@ from sparsedp.data.encoding import MissingEncoding
 from sparsedp.runs.calibration import check_calibrates
 from sparsedp.runs.choosing import choose
 from sparsedp.runs.config import RunConfig
-from sparsedp.runs.data_location import fit_to_data, locate_data, record_data
+from sparsedp.runs.data_location import fit_to_data, locate_data, record_data, refuse_among_data
 from sparsedp.runs.folder import RunFolder
 from sparsedp.runs.read_shares import check_finds_shares
 from sparsedp.runs.settings_record import check_settings, record_settings
@@ -42,6 +42,7 @@ class RunSetup:
         What the config leaves open is chosen here; the folder has the whole config.
         """
         config, notes = fit_to_data(config)
+        refuse_among_data(config, path)
         for note in notes:
             warnings.warn(note, stacklevel=3)
         data = data_of(config)

@@ -21,6 +21,7 @@ from sparsedp.accounting import BudgetExceeded
 from sparsedp.core.cores import available_cores
 from sparsedp.core.durable import replace_file
 from sparsedp.runs.config import RunConfig
+from sparsedp.runs.data_location import refuse_among_data
 from sparsedp.runs.folder import RunFolder
 from sparsedp.runs.plain_yaml import read_yaml
 from sparsedp.runs.result import Diverged, read_result
@@ -105,6 +106,8 @@ def sweep(
         raise ValueError(f"jobs must be at least 1, got {jobs}")
     out = Path(out)
     configs = plan.configs()
+    for config in configs:
+        refuse_among_data(config, out / "runs" / run_name(config))
     (out / "runs").mkdir(parents=True, exist_ok=True)
     threads = max(1, available_cores() // jobs)
     for done, refusal in enumerate(_completed(configs, out / "runs", jobs, threads), start=1):

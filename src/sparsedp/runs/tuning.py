@@ -31,7 +31,7 @@ from sparsedp.mechanisms.repetition import Law
 from sparsedp.randomness import NoiseSource
 from sparsedp.runs.config import RunConfig
 from sparsedp.runs.cost import RunCost, cost_on
-from sparsedp.runs.data_location import fit_to_data, record_data
+from sparsedp.runs.data_location import fit_to_data, record_data, refuse_among_data
 from sparsedp.runs.folder import RunFolder
 from sparsedp.runs.result import Diverged, Result, read_result
 from sparsedp.runs.resuming import resume, start
@@ -42,7 +42,8 @@ from sparsedp.runs.text_config import TextConfig
 from sparsedp.runs.trainer import check_ledger
 from sparsedp.runs.training import OnProgress
 
-FIXED = ("data", "epsilon", "delta", "holdout", "holdout_by", "seed", "ledger", "period", "unit")
+_OF_PERIODS = ("period", "train_periods", "frequencies")
+FIXED = ("data", "epsilon", "delta", "holdout", "holdout_by", "seed", "ledger", "unit", *_OF_PERIODS)
 """Settings that all runs of a search share."""
 _SCORE_SHARE = 0.5
 """The epsilon of a score over that of a run: no example pays for both, and held-out rows are many."""
@@ -109,6 +110,7 @@ def tune(
         _clear_away(folder)  # what a kill at the very end left behind
         return finished
     folder.refuse_taken()
+    refuse_among_data(base, out)
     plan = plan_search(base, grid, runs=runs, law=law)
     search = _Search.open(plan, folder)
     for number in range(len(search.drawn)):
