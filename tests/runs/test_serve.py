@@ -103,8 +103,17 @@ def test_values_without_one_text_are_refused(script: serve.Served) -> None:
     row = {"user": "a", "item": 1.0, "tags": "", "price": 1}
     with pytest.raises(ValueError, match="item: give a text or an integer"):
         script.predict([row])
-    with pytest.raises(KeyError, match="price"):
+    with pytest.raises(ValueError, match="item: a column of this name is needed"):
         script.predict([{"user": "a"}])
+
+
+@pytest.mark.parametrize("text", ["1_000", " 5 ", "5 ", "0x10", "\u0663", "abc"])
+def test_texts_that_a_preparation_refuses_are_no_numbers(script: serve.Served, text: str) -> None:
+    row = {"user": "a", "item": 1, "tags": "", "price": text}
+    with pytest.raises(ValueError, match=r"price: is .* which is no number"):
+        script.predict([row])
+    for number in ("5", "+5", "-.5", "5.", "1e3", "1E-3", "inf", "-Infinity", "NaN"):
+        assert script.predict([row | {"price": number}]) == script.predict([row | {"price": float(number)}])
 
 
 def test_files_are_read(tmp_path: Path) -> None:
@@ -123,6 +132,7 @@ def test_files_are_read(tmp_path: Path) -> None:
     [
         ("x,y\n1,2\n1\n", "line 3: not 2 columns"),
         ("x,y\n1,2,3\n", "line 2: not 2"),
+        ("x,y\n1,2\n\n3,4\n", "line 3: not 2"),
         ("x,x\n1,2\n", "two columns"),
         ('x,y\n1,"2\n3,4\n', "line 3: unexpected end of data .is a quote not closed"),
         ('x,"y\n1,2\n', "line 2: unexpected end of data .is a quote not closed"),
@@ -134,7 +144,9 @@ def test_lines_that_cannot_be_read_are_not_guessed(tmp_path: Path, text: str, wo
         list(serve.read_rows(str(tmp_path / "a.csv"), None))
 
 
-@pytest.mark.parametrize("text", ['price,user\n1,"a\n', "price,user\n1\n", "price,user\nx,a\n", None])
+@pytest.mark.parametrize(
+    "text", ['price,user\n1,"a\n', "price,user\n1\n", "price,user\nx,a\n", "price\n1\n", None]
+)
 def test_a_file_that_cannot_be_read_is_one_line_and_exit_code_2(
     exported: Path,
     tmp_path: Path,
@@ -152,6 +164,37 @@ def test_a_file_that_cannot_be_read_is_one_line_and_exit_code_2(
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 2  # the first is the privacy statement
     assert said[1].startswith("serve.py: ")
+
+
+def test_no_file_is_one_line_and_exit_code_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["serve.py"])
+    with pytest.raises(SystemExit) as ended:
+        serve.main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("serve.py: give one file")
+
+
+@pytest.mark.parametrize("rows", [4095, 4096, 4097, 9000])
+def test_a_file_of_many_rows_is_read_in_parts(
+    exported: Path,
+    script: serve.Served,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    rows: int,
+) -> None:
+    lines = [f"u{number % 7},{number},t{number % 3},{number % 11}" for number in range(rows)]
+    (tmp_path / "a.csv").write_text("\n".join(["user,item,tags,price", *lines, ""]))
+    monkeypatch.setattr(serve, "__file__", str(exported / "serve.py"))
+    monkeypatch.setattr("sys.argv", ["serve.py", str(tmp_path / "a.csv")])
+    serve.main()
+    found = [float(line) for line in capsys.readouterr().out.splitlines()[1:]]
+    assert len(found) == rows
+    for at in (0, rows // 2, 4094, rows - 1):
+        (row,) = [dict(zip(("user", "item", "tags", "price"), lines[at].split(","), strict=True))]
+        assert found[at] == pytest.approx(script.predict([row])[0], abs=1e-6)
 
 
 @settings(max_examples=100)

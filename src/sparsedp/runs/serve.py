@@ -24,6 +24,7 @@ from safetensors.torch import load_file
 WORD = 2**64 - 1
 GAMMA = 0x9E3779B97F4A7C15
 CROSS = 0xD1B54A32D192ED03
+NUMBER = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf(inity)?|nan)", re.ASCII | re.IGNORECASE)
 FLOAT = r"-?(\d+\.\d+|\d(\.\d+)?e[+-]?\d+|inf)|NaN"
 FORMS = {"Boolean": "true|false", "Float32": FLOAT, "Float64": FLOAT, "Date": r"\d{4}-\d\d-\d\d"}
 """The texts of values that were neither texts nor integers when the data was prepared; another text has another id."""
@@ -77,12 +78,16 @@ class Served:
             name: {key: number + 1 for number, key in reversed(list(enumerate(each.tolist())))}
             for name, each in lists.items()
         }
+        features = [*self.encoding["categorical"], *self.encoding["multi_hot"]]
+        self._columns = {*self.encoding["numeric"], *(each for one in features for each in one["columns"])}
         self._weights = load_file(folder / "model.safetensors")
         self._program = torch.export.load(folder / "model.pt2").module()
 
     def predict(self, rows: Sequence[Mapping[str, Any]]) -> list[float]:
         """The probability of label 1 of each row: a mapping from raw columns to texts, numbers or None."""
         names, features = self.encoding["numeric"], self.encoding["categorical"]
+        if missing := self._columns - rows[0].keys() if rows else ():
+            raise ValueError(f"{min(missing)}: a column of this name is needed")
         numeric = torch.tensor([[self._number(row, name) for name in names] for row in rows])
         ids = torch.tensor([[self._id(row, each) for each in features] for row in rows])
         with torch.no_grad():
@@ -115,13 +120,16 @@ class Served:
         value = row[column]
         if value is None or value == "" or value in self.encoding["nulls"]:
             return 0.0
+        if isinstance(value, str) and not NUMBER.fullmatch(value):
+            raise ValueError(f"{column}: is {value!r}, which is no number")
         bounds = self.encoding["scales"].get(column)
         return signed_log(float(value)) if bounds is None else scaled(float(value), **bounds)
 
     def _id(self, row: Mapping[str, Any], feature: Mapping[str, Any]) -> int:
         if feature["rule"] == "ids":
             text = self._text(row, feature["columns"][0])
-            return int(text) if text.isdecimal() and int(text) < feature["rows"] else 0
+            is_id = re.fullmatch(r"\+?\d+", text, re.ASCII)
+            return int(text) if is_id and int(text) < feature["rows"] else 0
         hashes = [hash_text(self._text(row, column)) for column in feature["columns"]]
         return self._number_of(hashes[0] if len(hashes) == 1 else cross(hashes), feature)
 
@@ -156,30 +164,31 @@ def read_rows(path: str, header: list[str] | None) -> Iterator[dict[str, Any]]:
         file.seek(0)
         tabs = first.count("\t") + 1
         if header is not None and header[-1] not in first and tabs in (len(header), len(header) - 1):
-            rows = csv.DictReader(file, header[-tabs:], delimiter="\t", quoting=csv.QUOTE_NONE, strict=True)
+            names: list[str] | None = header[-tabs:]
+            lines = csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE, strict=True)
         else:
-            rows = csv.DictReader(file, delimiter="," if tabs == 1 else "\t", strict=True)
+            names, lines = None, csv.reader(file, delimiter="," if tabs == 1 else "\t", strict=True)
         try:
-            names = rows.fieldnames or ()
+            names = next(lines, []) if names is None else names
             if len(set(names)) < len(names):
                 raise ValueError(f"{path}: two columns have one name")
-            for row in rows:
-                if None in row or None in row.values():
-                    raise ValueError(f"{path}, line {rows.line_num}: not {len(names)} columns")
-                yield row
+            for line in lines:
+                if len(line) != len(names):
+                    raise ValueError(f"{path}, line {lines.line_num}: not {len(names)} columns")
+                yield dict(zip(names, line, strict=True))
         except csv.Error as error:
-            raise ValueError(
-                f"{path}, line {rows.reader.line_num}: {error} (is a quote not closed?)"
-            ) from None
+            raise ValueError(f"{path}, line {lines.line_num}: {error} (is a quote not closed?)") from None
 
 
 def main() -> None:
     """Print the probabilities of a file's rows."""
-    served = Served(Path(__file__).parent)
-    print(served.statement["text"], file=sys.stderr)
-    print("probability")
-    rows = read_rows(sys.argv[1], served.encoding["header"])
     try:
+        if len(sys.argv) != 2:
+            raise ValueError("give one file of rows, as in: python serve.py rows.csv > scores.csv")
+        served = Served(Path(__file__).parent)
+        print(served.statement["text"], file=sys.stderr)
+        print("probability")
+        rows = read_rows(sys.argv[1], served.encoding["header"])
         while batch := list(islice(rows, 4096)):
             print("\n".join(map(repr, served.predict(batch))))
     except (OSError, ValueError) as error:
