@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Sequence
+import pickle
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -196,6 +198,21 @@ def test_a_call_that_is_interrupted_leaves_the_sums_as_they_were(monkeypatch: py
     with pytest.raises(KeyboardInterrupt):
         sums.review(stream)
     assert float(sums.review(stream).values[0]) == pytest.approx(50.0, abs=12.0)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_sums_cannot_be_copied(copied: Callable[[Any], Any]) -> None:
+    with pytest.raises(TypeError, match="go on once only"):
+        copied(NoisySums(9, 2.0))
+
+
+def test_a_fork_has_no_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    sums, stream = NoisySums(9, 2.0), NoiseSource(1).selection
+    sums.add(SOME, 1.0, stream)
+    monkeypatch.setattr("os.getpid", lambda: -1)
+    for use in (lambda: sums.add(SOME, 1.0, stream), lambda: sums.review(stream)):
+        with pytest.raises(RuntimeError, match="go on once only"):
+            use()
 
 
 def test_sums_do_not_wrap() -> None:

@@ -209,7 +209,7 @@ def test_a_stream_that_goes_on_from_a_file_has_the_chosen_rows_and_new_sums(
     observe, seen = RowMemory.observe, list[tuple[int, int, int]]()
 
     def observed(self: RowMemory, *step: Any) -> Any:
-        seen.append((self._step, self._sums.known, self._chosen.ids.size))
+        seen.append((self._step, self._sums.known, self._chosen[0].ids.size))
         if len(seen) == 5:
             raise KeyboardInterrupt  # in the second step of the second period
         return observe(self, *step)

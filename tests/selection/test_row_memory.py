@@ -109,7 +109,7 @@ def test_a_loaded_memory_has_the_chosen_rows_and_new_sums() -> None:
     trained(memory, SparseCounts(ints(3, 4), np.full(2, 5.0), 500), 5)
     again = RowMemory(500, deviations=4.0, steps=20, every=2)
     again.load_state_dict(memory.state_dict())
-    assert again.state_dict().keys() == {"size", "step", "ids", "values"}
+    assert again.state_dict().keys() == {"size", "step", "ids", "values", "until"}
     assert again.state_dict()["ids"].tolist() == memory.state_dict()["ids"].tolist() == [3, 4]
     assert again._sums.known == 0
     assert memory._sums.known >= 2
@@ -150,6 +150,9 @@ BAD_STATES: dict[str, dict[str, Any]] = {
     "sums of another type": {"values": torch.ones(2)},
     "steps that are none": {"step": -1},
     "no steps": {"step": None},
+    "too few ends": {"until": torch.tensor([1])},
+    "an end that is too late": {"until": torch.tensor([1, 57])},
+    "no ends": {"until": None},
 }
 
 
@@ -162,6 +165,19 @@ def test_a_state_that_is_not_this_memory_s_is_refused(fault: str) -> None:
     with pytest.raises(ValueError, match=r"^memory: "):
         memory.load_state_dict({**state, **BAD_STATES[fault]})
     assert memory.state_dict()["ids"].tolist() == [1, 2]
+
+
+def test_chosen_rows_are_forgotten_however_often_a_run_goes_on() -> None:
+    """Of 20 steps, and loaded after every third: a row that nobody reads is trained for at most half as many more."""
+    memory = RowMemory(50, deviations=4.0, steps=20, every=1)
+    trained(memory, SparseCounts(ints(7), np.full(1, 50.0), 50), 2)
+    found = []
+    for _ in range(6):
+        again = RowMemory(50, deviations=4.0, steps=20, every=1)
+        again.load_state_dict(memory.state_dict())
+        memory = again
+        found += trained(memory, SparseCounts.zeros(50), 3)
+    assert [7 in rows for rows in found] == [True] * 9 + [False] * 9
 
 
 def test_a_step_that_fails_does_not_end_all_reviews(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,6 +267,33 @@ def test_given_what_passed_nothing_else_of_a_batch_chooses_rows(monkeypatch: pyt
         rule = remembering()
         chosen.append([rule.select(batch, NoiseSource(1).selection).rows.tolist() for batch in batches])
     assert chosen[0] == chosen[1] == [[1, 7], [7], [3, 7], [], []]
+
+
+def test_tables_without_a_row_to_choose_need_no_memory() -> None:
+    space = sdp.AdaFEST().partition_tables([TableShape("small", 10, 1)])
+    rule = sdp.AdaFEST(memory_steps=5).rule(
+        space, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=1.0
+    )
+    assert rule.memory is None
+
+
+def test_a_rule_takes_over_the_memory_of_the_same_rows_alone() -> None:
+    def rule(*rows: int) -> ContributionMap:
+        selection = sdp.AdaFEST(threshold=5.0, memory_steps=10, within=sdp.FEST({"table": rows}))
+        return selection.rule(SPACE, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=1.0)
+
+    def chosen(rule: ContributionMap) -> list[int]:
+        assert rule.memory is not None
+        ids: list[int] = rule.memory.state_dict()["ids"].tolist()
+        return ids
+
+    first = rule(5, 6, 7)
+    sure = Counted(SparseCounts(ints(7), np.full(1, 90.0), SPACE.selectable_size))
+    first.select(sure, NoiseSource(1).selection)
+    other, same = rule(7, 8, 9), rule(5, 6, 7)
+    other.take_over(first)
+    same.take_over(first)
+    assert (chosen(other), chosen(same)) == ([], [2])
 
 
 class Canary(nn.Module):
@@ -408,12 +451,14 @@ def test_going_on_twice_from_one_checkpoint_costs_what_is_charged(
 
     def saved(self: RowMemory) -> dict[str, Any]:
         if self._step:
-            kept[0] = pickle.dumps(self.__dict__)
+            kept[0] = pickle.dumps({**vars(self), "_sums": vars(self._sums)})
         return save(self)
 
     def loaded(self: RowMemory, state: dict[str, Any]) -> None:
         load(self, state)
-        self.__dict__.update(pickle.loads(kept[0]))
+        mine = pickle.loads(kept[0])
+        vars(self._sums).update(mine.pop("_sums"))
+        vars(self).update(mine)
 
     monkeypatch.setattr(RowMemory, "state_dict", saved)
     monkeypatch.setattr(RowMemory, "load_state_dict", loaded)

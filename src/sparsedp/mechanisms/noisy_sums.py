@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 from numpy.polynomial.legendre import leggauss
@@ -83,6 +84,7 @@ class NoisySums:
         self.deviations = check_finite("deviations", deviations)
         if deviations < 0.0:
             raise ValueError(f"deviations: must not be negative, got {deviations}")
+        self._process = os.getpid()
         self.reviews: list[Review] = []
         self._rows: I64 = np.empty(0, np.int64)
         """The known rows, sorted."""
@@ -96,13 +98,21 @@ class NoisySums:
         self._reads: list[_Reads] = []
         """What was read in them."""
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("noisy sums go on once only: they can be neither copied nor pickled")
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise RuntimeError("noisy sums go on once only: this is a fork of the process that has them")
+
     @property
     def known(self) -> int:
-        """How many rows have a sum of their own."""
+        """How many rows have a sum of their own. NOT PRIVATE."""
         return self._rows.size
 
     def add(self, counts: SparseCounts, std: float, stream: Stream) -> None:
         """The counts of a step, with noise of ``std`` on every row."""
+        self._check_process()
         std = check_positive("std", std)
         rows, values, _ = check_histogram(counts.ids, counts.values, max(self.size, 1))
         lattice = self._lattice or noise_lattice(std)
@@ -121,6 +131,7 @@ class NoisySums:
 
     def review(self, stream: Stream) -> SparseCounts:
         """The rows whose sums pass, and how many standard deviations of the noise these are."""
+        self._check_process()
         self._add_reads(stream)
         if self._variance == (self.reviews[-1].variance if self.reviews else 0.0):
             raise ValueError("review: needs a step since the last one")

@@ -140,8 +140,8 @@ class AdaFEST(Selection):
         )
 
     def _memory(self, rows: int, deviations: float) -> RowMemory | None:
-        """The memory of a rule, if it has one."""
-        if self.memory_steps is None:
+        """The memory of a rule, if it has one and rows to choose."""
+        if self.memory_steps is None or not rows:
             return None
         return RowMemory(rows, deviations=deviations, steps=self.memory_steps, every=self.memory_every)
 
@@ -187,11 +187,11 @@ class ContributionMap(Rule):
 
     @override
     def take_over(self, other: Rule) -> None:
-        """With its sums, which no state holds."""
-        if self.memory is not None and isinstance(other, ContributionMap) and other.memory is not None:
-            self.memory.take_over(other.memory)
-        else:
+        """With its sums, which no state holds; a memory of other rows begins anew."""
+        if self.memory is None or not isinstance(other, ContributionMap) or other.memory is None:
             super().take_over(other)
+        elif np.array_equal(_or_none(self.domain), _or_none(other.domain)):
+            self.memory.take_over(other.memory)
 
     def survivors(self, counts: SparseCounts, domain: I64 | None, stream: Stream) -> I64:
         """The surviving ones of the rows ``range(counts.size)``, or of those of them in ``domain``.
@@ -208,3 +208,8 @@ class ContributionMap(Rule):
             counts.ids, counts.values, counts.size, self.map_std, self.threshold, stream
         )
         return survivors if domain is None else domain[survivors]
+
+
+def _or_none(domain: I64 | None) -> I64:
+    """A domain that can be compared: of all rows, one that no other is."""
+    return np.array([-1]) if domain is None else domain
