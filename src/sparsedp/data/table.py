@@ -217,7 +217,7 @@ class Table:
         good = np.ones(len(frame), bool)
         for name, right in self._usable(frame, plain).items():
             for at in np.flatnonzero(good & ~right):
-                reasons[int(numbers[at])] = _complaint(name, frame[name][int(at)], self._wanted(name))
+                reasons[int(numbers[at])] = _complaint(name, frame[name][int(at)], self._form(name))
             good &= right
         if not good.all():
             frame, plain = frame.filter(pl.Series(good)), plain.filter(pl.Series(good))
@@ -246,7 +246,7 @@ class Table:
                 usable[name] = is_number.to_numpy()
         return usable
 
-    def _wanted(self, name: str) -> str:
+    def _form(self, name: str) -> str:
         """What a value that cannot be used is not."""
         if name == self.columns.time and name != self.columns.label.column:
             is_date = self._time_kind == pl.String
@@ -339,10 +339,8 @@ class Table:
         return dict.fromkeys(names, pl.String())
 
 
-def _complaint(name: str, value: object, wanted: str) -> str:
-    return (
-        f"{name} is missing" if value in (None, "") else f"{name} is {str(value)[:40]!r}, which is {wanted}"
-    )
+def _complaint(name: str, value: object, form: str) -> str:
+    return f"{name} is missing" if value in (None, "") else f"{name} is {str(value)[:40]!r}, which is {form}"
 
 
 def is_parquet(path: InputFile) -> bool:
