@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from support.interruptions import stop_at
 from support.runs import config
 from support.visits import prepare_visits, visits_config
 
 from sparsedp.runs import RunConfig, RunFolder, resume, start
 from sparsedp.runs.settings_record import check_settings, record_settings
-from sparsedp.runs.training import Progress
 
 
 @pytest.fixture(scope="module")
 def visits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return prepare_visits(tmp_path_factory.mktemp("visits"))
-
-
-def stop_at(step: int) -> Callable[[Progress], None]:
-    calls = [0]
-
-    def on_progress(progress: Progress) -> None:
-        calls[0] += 1
-        if calls[0] == step:
-            raise KeyboardInterrupt
-
-    return on_progress
 
 
 def killed(asked: RunConfig, path: Path, step: int) -> RunFolder:

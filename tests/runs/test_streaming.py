@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from support.interruptions import stop_at
 from support.runs import config
 
 from sparsedp.accounting import Ledger, PrivacyStatement, TradeOffCurve
@@ -21,7 +21,6 @@ from sparsedp.runs.plain_trainer import PlainTrainer
 from sparsedp.runs.run_stats import RunStats
 from sparsedp.runs.sources import held_out, open_data, split_periods
 from sparsedp.runs.trainer import PrivateTrainer
-from sparsedp.runs.training import Progress
 from sparsedp.selection.row_memory import RowMemory
 from sparsedp.selection.vocabulary import StreamingVocabulary
 from sparsedp.training import checkpoint
@@ -172,17 +171,6 @@ def test_without_privacy_there_is_nothing_to_state(tmp_path: Path) -> None:
     assert result.statement is None
     assert result.steps == 9
     assert not list((tmp_path / "run").glob("period-*"))
-
-
-def stop_at(step: int) -> Callable[[Progress], None]:
-    calls = [0]
-
-    def on_progress(progress: Progress) -> None:
-        calls[0] += 1
-        if calls[0] == step:
-            raise KeyboardInterrupt
-
-    return on_progress
 
 
 def test_memory_goes_from_one_period_to_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

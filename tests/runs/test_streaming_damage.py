@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.interruptions import stop_at
 from support.runs import config
 from support.visits import prepare_visits, visits_config
 
@@ -13,18 +13,6 @@ from sparsedp.accounting import Ledger
 from sparsedp.runs import RunConfig, RunFolder, resume, stream, streaming
 from sparsedp.runs.result import finished_result
 from sparsedp.runs.trainer import PrivateTrainer
-from sparsedp.runs.training import Progress
-
-
-def stop_at(step: int) -> Callable[[Progress], None]:
-    calls = [0]
-
-    def on_progress(progress: Progress) -> None:
-        calls[0] += 1
-        if calls[0] == step:
-            raise KeyboardInterrupt
-
-    return on_progress
 
 
 def damage(path: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from support.interruptions import stop_at
 from support.visits import ROWS_PER_USER, prepare_visits, visits_config
 
 from sparsedp.accounting import (
@@ -35,7 +36,6 @@ from sparsedp.runs.evaluation import evaluate_run
 from sparsedp.runs.run_stats import RunStats
 from sparsedp.runs.sources import held_out
 from sparsedp.runs.trainer import PrivateTrainer
-from sparsedp.runs.training import Progress
 from sparsedp.selection.vocabulary import StreamingVocabulary
 from sparsedp.training import UserSampler
 
@@ -137,17 +137,6 @@ def test_a_cap_on_rows_holds_in_each_period(
         assert max(event.sensitivities) == 2
     assert result.statement is not None
     assert "a cap on a user's rows is one in each period" in result.statement["notes"][0]
-
-
-def stop_at(step: int) -> Callable[[Progress], None]:
-    calls = [0]
-
-    def on_progress(progress: Progress) -> None:
-        calls[0] += 1
-        if calls[0] == step:
-            raise KeyboardInterrupt
-
-    return on_progress
 
 
 INTERRUPTED: list[tuple[str, dict[str, Any]]] = [

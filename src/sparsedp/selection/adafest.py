@@ -190,7 +190,7 @@ class ContributionMap(Rule):
         """With its sums, which no state holds; a memory of other rows begins anew."""
         if self.memory is None or not isinstance(other, ContributionMap) or other.memory is None:
             super().take_over(other)
-        elif np.array_equal(_or_none(self.domain), _or_none(other.domain)):
+        elif _are_same(self.domain, other.domain):
             self.memory.take_over(other.memory)
 
     def survivors(self, counts: SparseCounts, domain: I64 | None, stream: Stream) -> I64:
@@ -210,6 +210,8 @@ class ContributionMap(Rule):
         return survivors if domain is None else domain[survivors]
 
 
-def _or_none(domain: I64 | None) -> I64:
-    """A domain that can be compared: of all rows, one that no other is."""
-    return np.array([-1]) if domain is None else domain
+def _are_same(domain: I64 | None, other: I64 | None) -> bool:
+    """Whether two domains have the same rows; None has all."""
+    if domain is None or other is None:
+        return domain is other
+    return np.array_equal(domain, other)

@@ -86,9 +86,8 @@ class RowMemory:
         """Go on with the sums of another memory of the same rows, which begins new ones: they go on once only."""
         if other.size != self.size:
             raise ValueError(f"memory: of {other.size} rows there, of {self.size} rows here")
-        if not math.isclose(
-            other.deviations, self.deviations
-        ):  # equal but for rounding, where only the noise differs
+        # Equal but for rounding, where only the noise differs.
+        if not math.isclose(other.deviations, self.deviations):
             return self.load_state_dict(other.state_dict())
         chosen = other._chosen
         for name in ("_step", "_before", "_until", "_passed", "_sums", "_summed", "_due", "_std"):
