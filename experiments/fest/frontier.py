@@ -35,20 +35,22 @@ LEAD = (
     "(lazy), the model after every step (the others). AUC: mean over seeds ± standard deviation."
 )
 RATES = (1.0, 2.0)
-"""Times the recipe's learning rate of the tables: what the search of FEST and AdaFEST+ tries."""
+"""Times the recipe's learning rate of the tables: what the search of FEST, in turns or not, and of AdaFEST+ tries."""
 NOISE_RATIOS = (1.0, 2.0)
 """What the search of AdaFEST tries, with and without memory; AdaFEST+ has the last."""
 TABLE_ROWS = 1_319_488
 """Of flights-3m, whose sizes follow; other data sets have them in proportion to the rows of their tables."""
 ROWS = {1.0: (5000, 150_000), 3.0: (26_000, 150_000), 8.0: (26_000, 264_000)}
 """FEST's rows by epsilon: the less noise, the rarer the rows that are worth training."""
+IN_TURNS = {1.0: (9000, 12_500, 25_000), 3.0: (16_000, 31_000, 62_000), 8.0: (16_000, 37_000, 75_000)}
+"""The rows that FEST with rows in turns updates in a step, by epsilon."""
 BY_CHANCE = (20, 2000, 10_000, 20_000, 40_000)
 """Untouched rows that pass AdaFEST's threshold in a step."""
 REMEMBERED = (300, 2600, 13_000)
 """Untouched rows that pass a review of AdaFEST with memory; the second is the recipe's."""
 IN_CHOSEN = 20
 """Untouched rows of those that FEST chose that pass AdaFEST+'s threshold in a step."""
-ALGORITHMS = ("lazy", "lazy narrow", "fest", "adafest", "adafest+", "adafest-memory")
+ALGORITHMS = ("lazy", "lazy narrow", "fest", "fest-turns", "adafest", "adafest+", "adafest-memory")
 FOR_LAZY = (0.25, 0.5, 1.0, 2.0)
 """Times the recipe's learning rate of the tables: what the search of DP-SGD tries."""
 Setting = dict[str, float]
@@ -78,6 +80,8 @@ def sizes(algorithm: str, epsilon: float, table_rows: int = TABLE_ROWS) -> list[
 
     if algorithm == "fest":
         return [{"rows": of(rows)} for rows in ROWS[epsilon]]
+    if algorithm == "fest-turns":
+        return [{"rows": of(rows)} for rows in IN_TURNS[epsilon]]
     if algorithm == "adafest":
         return [{"false_positives": float(of(rows))} for rows in BY_CHANCE]
     if algorithm == "adafest+":

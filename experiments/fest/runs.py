@@ -74,7 +74,7 @@ def recipe_grid(plan: Chosen, varied: Mapping[str, Any]) -> Grid:
     """A run with the recipe's settings, but for what is given."""
     config = plan.config
     names = [*Choices._fields, "physical_batch_size", "model", "model_options", "read_share_mu"]
-    names += [name for name in plan.filled if name in ("fest_mu", "memory_steps")]
+    names += [name for name in plan.filled if name in ("fest_mu", "memory_steps", "update_every")]
     settings = {name: [getattr(config, name)] for name in names if getattr(config, name) is not None}
     return {**settings, **{name: [value] for name, value in varied.items()}}
 

@@ -20,7 +20,7 @@ from sparsedp.core.counts import SparseCounts
 from sparsedp.training import Private
 from sparsedp.training.batch import LogicalBatch
 from sparsedp.training.loader import PoissonLoader
-from sparsedp.training.step import Noise
+from sparsedp.training.noise import Noise
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +41,7 @@ def training(selection: str = "AdaFEST", **changes: Any) -> Training:
 def test_every_selection_keeps_its_claim(selection: str, physical: int | None) -> None:
     result = replay(training(selection, options={"physical_batch_size": physical}), clicks(), EXAMPLE)
     assert not result.faults, result
-    steps = result.moved - (selection in ("FEST", "AdaFEST+"))
+    steps = result.moved - (selection in ("FEST", "AdaFEST+", "FEST in turns"))
     assert steps == result.samples > 0
 
 

@@ -14,7 +14,7 @@ from support.processes import Processes
 
 from sparsedp.accounting import Ledger
 from sparsedp.distributed.session import check_supported, part_of_rank
-from sparsedp.selection import DPSGD
+from sparsedp.selection import DPSGD, FEST, Selection
 from sparsedp.training.step_config import StepConfig
 
 
@@ -52,6 +52,15 @@ def test_users_are_refused() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "selection", [FEST({"table": [1]}, update_every=2), FEST.private_top_k({}, 3, update_every=2)]
+)
+def test_rows_in_turns_are_for_one_process(selection: Selection) -> None:
+    with pytest.raises(ValueError, match="update_every"):
+        check_supported(selection, StepConfig(1.0, 1.0, 4.0, 0.1, True, 10))
+    check_supported(FEST({"table": [1]}), StepConfig(1.0, 1.0, 4.0, 0.1, True, 10))
+
+
 def test_parameters_on_another_device_train_as_in_main_memory(tmp_path: Path) -> None:
     """Two processes, each with its model on a device that stands in for an accelerator; also saved and resumed."""
     command = [sys.executable, str(Path(distributed_device.__file__)), str(tmp_path)]

@@ -130,7 +130,7 @@ def test_the_algorithm_follows_what_leaves_and_how_large_the_tables_are(
     assert made(**changes).algorithm == algorithm
 
 
-SELECT = ("fest", "fest-lazy", "adafest", "adafest-memory", "adafest+")
+SELECT = ("fest", "fest-lazy", "fest-turns", "adafest", "adafest-memory", "adafest+")
 
 
 def test_every_choice_has_its_reason() -> None:

@@ -19,11 +19,14 @@ def test_memory_adds_up_the_whole_training_and_two_rows_in_a_thousand_stand_out_
 
 @pytest.mark.parametrize(("signal", "rows"), [(1.0, 100), (1e5, 2000), (1e12, 1_020_000)])
 def test_a_top_k_has_rows_for_the_signal(signal: float, rows: int) -> None:
-    for algorithm in ("fest", "fest-lazy", "adafest+"):
+    for algorithm in ("fest", "fest-lazy", "fest-turns", "adafest+"):
         found = selection_settings(algorithm, TABLES, signal, 0.123, steps=500)
-        assert found == {"rows": rows, "fest_mu": 0.025, "always_on_rows": 0}
+        turns = {"update_every": 500} if algorithm == "fest-turns" else {}
+        assert found == {"rows": rows, "fest_mu": 0.025, "always_on_rows": 0, **turns}
 
 
-@pytest.mark.parametrize("algorithm", ["fest", "adafest", "adafest-memory", "adafest+", "lazy", "dp-sgd"])
+@pytest.mark.parametrize(
+    "algorithm", ["fest", "fest-turns", "adafest", "adafest-memory", "adafest+", "lazy", "dp-sgd"]
+)
 def test_every_setting_has_a_reason(algorithm: str) -> None:
     assert selection_settings(algorithm, TABLES, 1e5, 0.1, steps=500).keys() <= SELECTION_REASONS.keys()

@@ -32,6 +32,11 @@ def test_every_algorithm_builds_its_rule() -> None:
     top_k = sdp.FEST.private_top_k({}, 7, 0.3, contribution_norm=2.0, always_on_rows=5)
     lazy = sdp.FEST.private_top_k({}, 7, 0.3, contribution_norm=2.0, always_on_rows=5, lazy=True)
     assert selection_of(config("fest-lazy"), top_k) == lazy
+    assert selection_of(config("fest-turns", update_every=9), top_k) == dataclasses.replace(
+        top_k, update_every=9
+    )
+    with pytest.raises(ValueError, match="private counts"):
+        selection_of(config("fest-turns"), fest)
     asked = config("adafest", noise_ratio=3.0, threshold=7.0, contribution_norm=2.0, always_on_rows=5)
     assert selection_of(asked, None) == sdp.AdaFEST(3.0, 7.0, contribution_norm=2.0, always_on_rows=5)
     assert selection_of(config("adafest+", false_positives=9.0), fest) == sdp.AdaFEST(

@@ -79,7 +79,9 @@ def test_scales_of_another_number_of_tables_are_refused() -> None:
         chosen(model_options={"table_scale": [1.0, 2.0]})
 
 
-@pytest.mark.parametrize("algorithm", ["fest", "fest-lazy", "adafest+", "adafest", "adafest-memory"])
+@pytest.mark.parametrize(
+    "algorithm", ["fest", "fest-lazy", "fest-turns", "adafest+", "adafest", "adafest-memory"]
+)
 def test_an_algorithm_by_name_gets_the_settings_of_the_recipe(algorithm: str) -> None:
     made = chosen(algorithm=algorithm)
     assert made.config.is_complete

@@ -89,6 +89,7 @@ def test_a_bad_field_is_named_in_one_line(name: str, value: Any) -> None:
         ("rows: algorithm random needs", settings("random", rows=None)),
         ("table_optimizer: lazy", settings("lazy", table_optimizer="adagrad")),
         ("algorithm lazy", settings("lazy", period=1)),
+        ("algorithm fest-turns trains on all rows at once", settings("fest-turns", period=1)),
         ("table_optimizer: lazy", settings("fest-lazy", table_optimizer="adagrad")),
         ("epsilon: it must be given, or algorithm non-private", settings(algorithm=None, epsilon=None)),
         ("user_sampling: belongs to unit user", settings(user_sampling="rows")),

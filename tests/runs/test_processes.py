@@ -47,6 +47,7 @@ def test_what_cannot_run_on_several_processes_is_refused(tmp_path: Path) -> None
         (config("non-private", epsilon=None), "algorithm non-private trains on one process"),
         (config("lazy"), "algorithm lazy trains on one process"),
         (config("fest-lazy"), "algorithm fest-lazy trains on one process"),
+        (config("fest-turns"), "algorithm fest-turns trains on one process"),
         (config("adafest-memory"), "algorithm adafest-memory trains on one process"),
         (config(period=1), "streaming"),
     ):

@@ -38,6 +38,7 @@ FAST = [
     "lazy",
     "fest",
     "fest-lazy",
+    "fest-turns",
     "adafest",
     "adafest-memory",
     "adafest+",
@@ -83,7 +84,8 @@ def test_every_algorithm_trains_into_its_folder(algorithm: str, tmp_path: Path) 
         assert result.reduction == 1.0
         assert result.gradient_size == result.table_coordinates
     else:
-        assert result.reduction > 50
+        # Four steps, and a flush of all rows that are expected to be read.
+        assert result.reduction > (4 if algorithm == "fest-turns" else 50)
         assert result.reduction == pytest.approx(result.table_coordinates / result.gradient_size)
 
 
@@ -162,6 +164,7 @@ RESUMED = [
     ("lazy", {}),
     ("fest", {}),
     ("fest-lazy", {}),
+    ("fest-turns", {"update_every": 3}),
     ("non-private", {}),
 ]
 

@@ -25,6 +25,7 @@ ALL: dict[str, Selection] = {
     "lazy": sdp.DPSGD(lazy=True),
     "fest": sdp.FEST({"table": [1, 2]}),
     "fest-lazy": sdp.FEST({"table": [1, 2]}, lazy=True),
+    "fest-turns": sdp.FEST({"table": [2, 1]}, update_every={"table": [4, 9]}),
     "adafest": sdp.AdaFEST(),
     "adafest-memory": sdp.AdaFEST(memory_steps=90),
     "adafest+": sdp.AdaFEST(within=sdp.FEST({"table": [1, 2]})),
@@ -69,7 +70,17 @@ def test_what_is_selected_are_sorted_distinct_rows(name: str) -> None:
 
 
 def test_rules_that_add_nothing_to_the_noise_cost_one_gaussian() -> None:
-    for name in ("dp-sgd", "lazy", "fest", "fest-lazy", "adafest", "adafest-memory", "adafest+", "random"):
+    for name in (
+        "dp-sgd",
+        "lazy",
+        "fest",
+        "fest-lazy",
+        "fest-turns",
+        "adafest",
+        "adafest-memory",
+        "adafest+",
+        "random",
+    ):
         assert ALL[name].step_event(1.3) == GaussianDpEvent(1.3)
         assert ALL[name].one_off_events() == ()
     for name in ("exponential", "sparse-vector"):
@@ -172,7 +183,7 @@ def test_a_private_top_k_is_compared_but_not_read_back() -> None:
     top = sdp.FEST.private_top_k({"table": np.arange(2000)}, 5, mu=0.3)
     state = top.state_dict()
     assert {key: value for key, value in state.items() if key != "kind"} == {
-        "k": 5, "mu": 0.3, "contribution_norm": None, "always_on_rows": 1000, "lazy": False,
+        "k": 5, "mu": 0.3, "contribution_norm": None, "always_on_rows": 1000, "lazy": False, "update_every": None,
     }  # fmt: skip
     with pytest.raises(ValueError, match="state it again"):
         Selection.from_state_dict(state)

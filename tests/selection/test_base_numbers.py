@@ -204,7 +204,7 @@ def test_random_rows(count: int) -> None:
 
 DEFAULTS: dict[type, dict[str, Any]] = {
     sdp.DPSGD: {"lazy": False},
-    sdp.FEST: {"always_on_rows": 1000, "event": None, "lazy": False},
+    sdp.FEST: {"always_on_rows": 1000, "event": None, "lazy": False, "update_every": 1},
     sdp.AdaFEST: {
         "noise_ratio": 5.0,
         "threshold": None,
@@ -223,6 +223,7 @@ DEFAULTS: dict[type, dict[str, Any]] = {
         "contribution_norm": None,
         "always_on_rows": 1000,
         "lazy": False,
+        "update_every": None,
     },
 }
 

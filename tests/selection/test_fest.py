@@ -206,3 +206,51 @@ BAD: list[tuple[str, Callable[[], object]]] = [
 def test_bad_input_is_named(message: str, call: Callable[[], object]) -> None:
     with pytest.raises(ValueError, match=f"^{message}"):
         call()
+
+
+def test_rows_in_turns_are_those_that_are_read_by_noisy_counts() -> None:
+    """Rows without reads are left out, rare ones wait longest, and ``k`` rows a step are due on average."""
+    counts = np.concatenate([np.full(20, 40_000.0), np.full(400, 3000.0), np.full(1580, 0.0)])
+    stated = sdp.FEST.private_top_k({"table": counts}, 40, mu=0.05, update_every=64)
+    chosen = stated.resolve([TableShape("table", 2000, 3)], None, NoiseSource(4).selection)  # type: ignore[arg-type]
+    rows, every = chosen.sorted_rows["table"], chosen.parameters()["update_every"]["table"]
+    assert set(range(420)) <= set(rows.tolist())
+    assert rows.size < 600
+    assert every[:20].max() < every[20:420].min() <= every.max() <= 64
+    assert 30 < (1 / every).sum() <= 40
+    assert chosen.one_off_events() == stated.one_off_events() != ()
+
+
+@pytest.mark.parametrize(
+    ("every", "problem"),
+    [
+        (0, "update_every"),
+        (1.5, "update_every"),
+        ({"other": [1, 2]}, "must name the tables of rows"),
+        ({"table": [1]}, "one for each of its distinct rows"),
+        ({"table": [1, 0]}, "whole numbers of at least 1"),
+        ({"table": [1.0, 2.0]}, "whole numbers of at least 1"),
+    ],
+)
+def test_bad_turns_are_refused(every: object, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        sdp.FEST({"table": [5, 3]}, update_every=every)  # type: ignore[arg-type]
+
+
+def test_turns_go_with_their_rows_however_these_are_ordered() -> None:
+    assert sdp.FEST({"table": [5, 3]}, update_every={"table": [2, 9]}).parameters()["update_every"][
+        "table"
+    ].tolist() == [9, 2]
+    with pytest.raises(ValueError, match="distinct"):
+        sdp.FEST({"table": [5, 5]}, update_every={"table": [2, 9]})
+
+
+def test_turns_exclude_lazy_noise_and_adafest() -> None:
+    for refused in (
+        lambda: sdp.FEST({"table": [1]}, lazy=True, update_every=2),
+        lambda: sdp.FEST.private_top_k({}, 3, lazy=True, update_every=2),
+        lambda: sdp.AdaFEST(within=sdp.FEST({"table": [1]}, update_every=2)),
+        lambda: sdp.AdaFEST(within=sdp.FEST.private_top_k({}, 3, update_every=2)),
+    ):
+        with pytest.raises(ValueError, match="update_every"):
+            refused()

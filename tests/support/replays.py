@@ -44,6 +44,10 @@ SELECTIONS: dict[str, SelectionOf] = {
     "sparse vector": lambda data: sdp.SparseVectorSelection(
         rows=20, selection_epsilon=0.1, score_cap=0.1, threshold=0.01
     ),
+    "FEST in turns": lambda data: sdp.FEST.private_top_k(
+        DataLoader(data, batch_size=20), 100, mu=0.5, update_every=3
+    ),
+    "FEST of public rows in turns": lambda data: sdp.FEST({"large": range(0, ROWS, 3)}, update_every=3),
     "random": lambda data: sdp.RandomSelection(rows=100),
 }
 OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {

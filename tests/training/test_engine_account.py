@@ -23,7 +23,7 @@ from sparsedp.accounting import (
 )
 from sparsedp.selection import adafest
 from sparsedp.training import Private
-from sparsedp.training import step as training_step
+from sparsedp.training import noise as training_noise
 
 
 def test_the_statement_is_that_of_the_steps_taken() -> None:
@@ -214,7 +214,7 @@ def test_the_step_is_paid_before_any_noise_is_drawn(monkeypatch: pytest.MonkeyPa
             monkeypatch.setattr(module, name, spied)
 
         spy(adafest, "draw_survivors")
-        spy(training_step, "release_on_lattice")
+        spy(training_noise, "release_on_lattice")
         train(private, 2)
         assert {step for _, step in drawn} == {1, 2}
         assert [name for name, _ in drawn].count("draw_survivors") == 2

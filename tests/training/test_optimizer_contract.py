@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import sparsedp as sdp
 from sparsedp.accounting import BudgetExceeded
 from sparsedp.training import Private
-from sparsedp.training import step as step_module
+from sparsedp.training import noise as noise_module
 
 IDS = torch.stack([torch.arange(16) * 11, torch.arange(16) % 7], 1)
 
@@ -56,14 +56,14 @@ def backward(private: Private, ids: Tensor, target: Tensor) -> None:
 def sums(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
     """The sums of every step, in the place of their release."""
     found: list[np.ndarray] = []
-    own = step_module.release_on_lattice
+    own = noise_module.release_on_lattice
 
     def noted(out: Any, given: Any, **options: Any) -> None:
         if given is not None:
             found.append(given.copy())
         own(out, given, **options)
 
-    monkeypatch.setattr(step_module, "release_on_lattice", noted)
+    monkeypatch.setattr(noise_module, "release_on_lattice", noted)
     return found
 
 

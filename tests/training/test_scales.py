@@ -89,8 +89,8 @@ def trained(
 ) -> tuple[sdp.PrivacyEngine, Private, Seen]:
     """Two steps with every sampler watched."""
     seen = Seen()
-    seen.spy(monkeypatch, "sparsedp.training.step.release_on_lattice", "out", "sums")
-    seen.spy(monkeypatch, "sparsedp.training.step.lattice_of")
+    seen.spy(monkeypatch, "sparsedp.training.noise.release_on_lattice", "out", "sums")
+    seen.spy(monkeypatch, "sparsedp.training.noise.lattice_of")
     seen.spy(monkeypatch, "sparsedp.training.loader.bernoulli_positions", "stream", "size", "rate")
     seen.spy(
         monkeypatch,

@@ -22,7 +22,7 @@ from sparsedp.audit import EANA, AuditResult, audit
 from sparsedp.core.arrays import F32, I64
 from sparsedp.randomness import NoiseSource, Stream
 from sparsedp.rows.sorted_lookups import Target
-from sparsedp.training import step as step_module
+from sparsedp.training import noise as noise_module
 from sparsedp.training.batch import LogicalBatch
 from sparsedp.training.step import PrivateStep, StepGradient
 
@@ -115,12 +115,12 @@ def test_the_step_keeps_its_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not result.refuted, str(result)
     assert result.lower_bound > 0.3, "an audit that sees nothing proves nothing"
     assert not audited(0.3).refuted
-    released = step_module.release_on_lattice
+    released = noise_module.release_on_lattice
 
     def a_third(out, sums, *, lattice, std, **options):  # type: ignore[no-untyped-def]
         released(out, sums, lattice=lattice / 4, std=std / 3, **options)
 
-    monkeypatch.setattr(step_module, "release_on_lattice", a_third)
+    monkeypatch.setattr(noise_module, "release_on_lattice", a_third)
     result = audited(0.3)
     assert result.refuted, f"a third of the noise is not noticed: {result}"
 

@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import sparsedp as sdp
 from sparsedp.selection import Selected, Selection, adafest, exponential, sparse_vector
 from sparsedp.training import RowWiseAdagrad
-from sparsedp.training import step as step_module
+from sparsedp.training import noise as noise_module
 from sparsedp.training.batch import CLIP_SLACK, clip_share
 from sparsedp.training.lazy_table import LazyTable
 from sparsedp.training.loader import FixedLoader, PoissonLoader
@@ -273,7 +273,7 @@ def test_other_optimisers(monkeypatch: pytest.MonkeyPatch, name: str, optimizer:
 def check_run(monkeypatch: pytest.MonkeyPatch, name: str, how: str, optimizer: str) -> None:
     selection = SELECTIONS[name]
     noise = Noise()
-    monkeypatch.setattr(step_module, "release_on_lattice", noise)
+    monkeypatch.setattr(noise_module, "release_on_lattice", noise)
     lazy_steps = spy(monkeypatch, LazyTable, "step")
     maps = spy(monkeypatch, adafest, "draw_survivors")
     draws = spy(monkeypatch, exponential, "exponential_top_k")

@@ -12,7 +12,8 @@ from sparsedp.core.tables import TableShape
 from sparsedp.randomness import NoiseSource
 from sparsedp.rows import RowSpace
 from sparsedp.selection import Rule, Selected
-from sparsedp.training.step import Noise, StepSums, merged_rows
+from sparsedp.training.noise import Noise
+from sparsedp.training.step import StepSums, merged_rows
 
 NOISE, DRAWN_WITH_SUMS = -1.0, 100.0
 
@@ -31,7 +32,7 @@ def test_touched_rows_of_a_whole_table_are_what_the_sampler_made_of_their_sums(
     def marked(out: np.ndarray, sums: np.ndarray | None, **_: Any) -> None:
         out[...] = NOISE if sums is None else sums + DRAWN_WITH_SUMS
 
-    monkeypatch.setattr("sparsedp.training.step.release_on_lattice", marked)
+    monkeypatch.setattr("sparsedp.training.noise.release_on_lattice", marked)
     rule = rule_of(always_on=(TableShape("table", 6, 2),))
     sums = np.arange(2.0 * len(touched)).reshape(-1, 2)
     found = Noise(rule, 12, NoiseSource(0)).release_table(6, 2, np.array(touched, np.int64), sums)

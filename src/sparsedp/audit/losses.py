@@ -221,12 +221,35 @@ def _remembered(arguments: Mapping[str, Any]) -> Query:
     return Query(np.array(counts.ids), np.array(counts.values), public, _gaussian(arguments["std"]))
 
 
+def _turn(arguments: Mapping[str, Any]) -> Query:
+    """A step's own sums: each row of a step has its noise in what is released of it, at whatever step that is."""
+    noise = arguments["noise"]
+    rows, values = [np.empty(0, np.int64)], [np.empty(0)]
+    for table_index, (own, sums) in sorted(arguments["touched"].items()):
+        coordinates = (own[:, None] * sums.shape[1] + np.arange(sums.shape[1])) << _TABLE_BITS
+        rows.append((coordinates + table_index).reshape(-1))
+        values.append(noise.on_lattice(sums).reshape(-1))
+    order = np.argsort(ids := np.concatenate(rows))
+    public = {"std": noise.std, "divisor": noise.divisor, "lattice": noise.lattice}
+    return Query(ids[order], np.concatenate(values)[order], public, _gaussian(noise.std))
+
+
+def _nothing_new(arguments: Mapping[str, Any]) -> Query:
+    """Noise on sums whose rows were compared when they were added."""
+    return Query(np.empty(0, np.int64), np.empty(0), {"std": arguments["noise"].std}, _gaussian(1.0))
+
+
+_TABLE_BITS = 16
 _QUERIES: dict[str, Callable[[Mapping[str, Any]], Query]] = {
     "Noise.release": _release,
     "Noise.release_rows": _release_rows,
     "Noise.release_table": _release_table,
     "noisy_counts_above": _counts_above,
     "RowMemory.observe": _remembered,
+    "PendingSums._turn": _turn,
+    "PendingSums.flush": _nothing_new,
+    "PendingSums._with_noise": _nothing_new,
+    "noisy_histogram": _histogram("ids", "counts", _with_std),
     "draw_survivors": _histogram("touched", "counts", _with_std),
     "top_k_gaussian": _histogram("ids", "counts", _with_std),
     "exponential_top_k": _histogram("ids", "scores", _exponential),

@@ -12,6 +12,8 @@ DEFAULT_MEMORY_STEPS = 1000
 """AdaFEST with memory: steps whose noisy counts are added up."""
 DEFAULT_MEMORY_EVERY = 2
 """AdaFEST with memory: steps between two in which a row is trained that is not far above the threshold."""
+DEFAULT_UPDATE_EVERY = 128
+"""FEST with rows in turns: steps between two updates of a rare row."""
 DEFAULT_MU = 0.05
 """FEST: the Gaussian-DP parameter of the private top-k."""
 SMALL_DATA_MU = 0.02

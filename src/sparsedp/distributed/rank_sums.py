@@ -22,7 +22,8 @@ from sparsedp.randomness.lattice import nearest_cell
 from sparsedp.rows import RowGradient
 from sparsedp.selection import Rule
 from sparsedp.training.batch import CLIP_SLACK, LogicalBatch, most_in_float32
-from sparsedp.training.step import Noise, StepGradient, merged_rows, step_lattice
+from sparsedp.training.noise import Noise, step_lattice
+from sparsedp.training.step import StepGradient, merged_rows
 
 
 class RankSums:

@@ -239,6 +239,10 @@ def check_supported(selection: Selection, config: StepConfig) -> None:
         raise ValueError(
             f"{type(selection).__name__}(lazy=True): lazy noise works in one process only; leave it out, or use AdaFEST()"
         )
+    if getattr(selection, "update_every", None) not in (None, 1):
+        raise ValueError(
+            f"{type(selection).__name__}(update_every=...): rows take turns in one process only; leave it out"
+        )
     if isinstance(selection, AdaFEST) and selection.memory_steps is not None:
         raise ValueError("AdaFEST(memory_steps=...): memory works in one process only; leave it out")
     if getattr(selection, "coordinates", None) is not None:

@@ -50,6 +50,7 @@ class DistributedStep(PrivateStep):
         charge: Callable[[], None],
         *,
         lazy: bool = False,
+        pending: None = None,
         exchange: Exchange,
         ownership: Ownership,
         sharded: frozenset[str],

@@ -35,12 +35,13 @@ def selection_settings(
             "false_positives": max(1.0, two_digits(BY_CHANCE * rows)),
             "memory_steps": steps,
         }
-    if algorithm in ("fest", "fest-lazy", "adafest+"):
-        return {
+    if algorithm in ("fest", "fest-lazy", "fest-turns", "adafest+"):
+        chosen: dict[str, float | int] = {
             "rows": min(max(round(ROWS_PER_UNIT_OF_SIGNAL * signal), 100), rows),
             "fest_mu": two_digits(TOP_K * mu),
             "always_on_rows": 0,
         }
+        return {**chosen, "update_every": steps} if algorithm == "fest-turns" else chosen
     return {}
 
 
@@ -50,6 +51,7 @@ SELECTION_REASONS = {
     "memory_steps": "the noisy counts of the whole training are added up",
     "rows": f"{ROWS_PER_UNIT_OF_SIGNAL:g} for each unit of mu times the size of the data: as many as can be learnt",
     "fest_mu": "a fifth of the budget's mu, so that rare rows are not chosen by chance, at 2% of the noise",
+    "update_every": "rare rows are updated once on the way and once at the end, by all that they have gathered",
     "always_on_rows": "rows of small tables are chosen as those of large ones are",
 }
 

@@ -43,6 +43,8 @@ class Algorithm:
     """Cannot be trained on several processes."""
     dense: bool = False
     """Adds noise to whole tables: the baseline for the others' gradient sizes."""
+    one_period: bool = False
+    """Cannot be trained period by period."""
 
     def __post_init__(self) -> None:
         if not set(self.required) <= set(self.options):
@@ -90,6 +92,16 @@ def _lazy(config: RunConfig, row_set: RowSet | None) -> Selection:
 def _fest(config: RunConfig, row_set: RowSet | None) -> Selection:
     assert row_set is not None
     return row_set
+
+
+def _fest_turns(config: RunConfig, row_set: RowSet | None) -> Selection:
+    from sparsedp.selection import PrivateTopK
+
+    if not isinstance(row_set, PrivateTopK):
+        raise ValueError(
+            "algorithm fest-turns: how often a row is updated follows from private counts of one training"
+        )
+    return replace(row_set, update_every=config.update_every)
 
 
 def _fest_lazy(config: RunConfig, row_set: RowSet | None) -> Selection:
@@ -173,6 +185,19 @@ register(
         required=("rows",),
         row_set=True,
         lazy_noise=True,
+    )
+)
+register(
+    Algorithm(
+        "fest-turns",
+        "DP-FEST, rows in turns",
+        "#1d4ed8",
+        _fest_turns,
+        (*_TOP_K, "update_every", "always_on_rows"),
+        required=("rows",),
+        row_set=True,
+        one_process=True,
+        one_period=True,
     )
 )
 register(Algorithm("adafest", "DP-AdaFEST", "#15803d", _adafest, _MAP))

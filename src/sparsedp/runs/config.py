@@ -19,6 +19,7 @@ from sparsedp.core.defaults import (
     DEFAULT_MEMORY_STEPS,
     DEFAULT_MU,
     DEFAULT_NOISE_RATIO,
+    DEFAULT_UPDATE_EVERY,
     default_delta,
 )
 from sparsedp.runs.algorithms import ALGORITHMS, Algorithm
@@ -140,7 +141,8 @@ class RunConfig(BaseModel):
     always_on_rows: Annotated[int, Field(ge=0), SELECTION] = DEFAULT_ALWAYS_ON_ROWS
     """Tables of at most this many rows are trained whole."""
     rows: Annotated[Count | None, SELECTION] = None
-    """How many rows to select. The recipe has a default for algorithms with a top-k before training."""
+    """How many rows a step selects (where rows take turns: on average). The recipe has a default for algorithms with a
+    top-k before training."""
     fest_mu: Annotated[Positive, SELECTION] = DEFAULT_MU
     """Gaussian-DP parameter of the top-k before training."""
     selection_epsilon: Annotated[Positive, SELECTION] = 0.01
@@ -153,6 +155,9 @@ class RunConfig(BaseModel):
     """Steps whose noisy counts are added up; then new sums begin."""
     memory_every: Annotated[Count, SELECTION] = DEFAULT_MEMORY_EVERY
     """Steps between two in which a row is trained that is not far above the threshold: such rows take turns."""
+
+    update_every: Annotated[Count, SELECTION] = DEFAULT_UPDATE_EVERY
+    """Steps between two updates of a rare row, where rows take turns; frequent rows are updated more often."""
 
     holdout: Annotated[Fraction, DATA] = 0.1
     """Fraction of the rows (with unit user: of the users) that is held out for evaluation."""
@@ -218,6 +223,8 @@ class RunConfig(BaseModel):
             raise ValueError("table_optimizer: lazy noise is exact for plain sgd only")
         if self.read_share_mu is not None and self.table_optimizer not in (None, "sgd"):
             raise ValueError("read_share_mu: is for plain sgd; adagrad scales rows by itself")
+        if algorithm.one_period and self.period is not None:
+            raise ValueError(f"algorithm {algorithm.name} trains on all rows at once; leave out period")
         if algorithm.lazy_noise and self.period is not None:
             raise ValueError(
                 f"algorithm {algorithm.name} releases the final model only; streaming releases every period's"

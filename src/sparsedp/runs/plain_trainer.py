@@ -120,6 +120,10 @@ class PlainTrainer(Trainer):
         return None
 
     @override
+    def flush(self) -> LastStep | None:
+        return None
+
+    @override
     def spent(self) -> PrivacyStatement | None:
         return None
 

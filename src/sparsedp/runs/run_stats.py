@@ -32,6 +32,14 @@ class RunStats:
             for name, rows in step.rows_per_table.items():
                 self.rows_per_table[name] = self.rows_per_table.get(name, 0) + rows
 
+    def add_flush(self, flushed: LastStep | None) -> None:
+        """Count what was released after the last step, as part of the steps before it."""
+        if flushed is not None:
+            self.rows += flushed.rows
+            self.gradient_size += flushed.gradient_size
+            for name, rows in flushed.rows_per_table.items():
+                self.rows_per_table[name] = self.rows_per_table.get(name, 0) + rows
+
     @property
     def examples_per_second(self) -> float:
         """Speed, loading excluded."""

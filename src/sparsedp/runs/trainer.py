@@ -65,6 +65,9 @@ class Trainer(Protocol):
     def last_step(self) -> LastStep | None:
         """What the last step released about itself; None without privacy."""
 
+    def flush(self) -> LastStep | None:
+        """After the last step: release what waits for a row's turn; None if nothing does."""
+
     def spent(self) -> PrivacyStatement | None:
         """An upper bound on what was spent so far, cheap enough for every step; None without privacy."""
 
@@ -217,6 +220,10 @@ class PrivateTrainer(Trainer):
     @override
     def last_step(self) -> LastStep | None:
         return self.private.optimizer.last_step
+
+    @override
+    def flush(self) -> LastStep | None:
+        return self.engine.session.flush() if self.engine.session.pending is not None else None
 
     @override
     def spent(self) -> PrivacyStatement | None:

@@ -87,7 +87,10 @@ class AdaFEST(Selection):
                 raise ValueError("threshold and false_positives exclude each other: give one of them")
         if self.within is not None and self.within.lazy:
             raise ValueError("within: the rows of AdaFEST+ change at every step; give FEST without lazy=True")
-
+        if self.within is not None and self.within.update_every not in (None, 1):
+            raise ValueError(
+                "within: the rows of AdaFEST+ change at every step; give FEST without update_every"
+            )
         if self.memory_steps is not None:
             check_count("memory_steps", self.memory_steps)
         check_count("memory_every", self.memory_every)

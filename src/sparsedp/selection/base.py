@@ -19,6 +19,7 @@ from sparsedp.core.tables import TableShape
 from sparsedp.mechanisms import batch_clip_sensitivity, gaussian_event
 from sparsedp.randomness import Stream
 from sparsedp.rows import RowSpace
+from sparsedp.selection.pace import UpdateSchedule
 
 CountRows = Callable[[Any, float], Mapping[str, SparseCounts]]
 """(a loader, contribution norm) -> the clipped histogram of each table's rows over the loader's examples."""
@@ -84,6 +85,11 @@ class Rule(ABC):
     @abstractmethod
     def select(self, batch: Batch, stream: Stream) -> Selected:
         """Choose the rows of this step; the choice alone is released."""
+
+    @property
+    def schedule(self) -> UpdateSchedule | None:
+        """When each selected row is updated, where every step selects the same rows and they take turns."""
+        return None
 
     def state_dict(self) -> dict[str, Any]:
         """What the rule keeps from step to step, as tensors and plain values: a function of what was released."""

@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sparsedp.accounting.events import DpEvent
-from sparsedp.core.arrays import I64
+from sparsedp.core.arrays import F64, I64
 from sparsedp.core.counts import SparseCounts
 from sparsedp.core.defaults import DEFAULT_ALWAYS_ON_ROWS, DEFAULT_MU
 from sparsedp.core.tables import TableShape
-from sparsedp.mechanisms import top_k_gaussian, top_k_gaussian_event
+from sparsedp.core.validation import check_count
+from sparsedp.mechanisms import expected_counts, noisy_histogram, top_k_gaussian, top_k_gaussian_event
 from sparsedp.randomness import Stream
 from sparsedp.rows import RowSpace, partition_tables
 from sparsedp.selection.base import (
@@ -28,7 +29,11 @@ from sparsedp.selection.base import (
     default_contribution_norm,
     free,
 )
+from sparsedp.selection.pace import UpdateSchedule, periods_by_count
 
+LEAST_COUNT, LEAST_SHARE = 0.1, 0.05
+"""Rows that take turns: a row that fewer examples are expected to read, or a smaller part of the mean of its table, is not
+trained."""
 TableCounts = Mapping[str, "ArrayLike | tuple[ArrayLike, ArrayLike] | SparseCounts"]
 """Per table: counts of every row, or (ids, counts) of the rows that occur."""
 
@@ -51,21 +56,56 @@ class FEST(Selection):
     model has the same distribution (to rounding, see ``LazyTable``) and the same events, but only the *final model* may be
     released: which chosen rows of an intermediate table have their noise already shows which were read. Proof: that
     of lazy DP-SGD, on the smaller model; rows outside the set get neither gradient nor noise.
+
+    With ``update_every`` rows take turns: a chosen row is updated only every so many steps (one number, or one for each
+    of ``rows``), by the sum of its gradients since its last update, with the noise of all of them. So a step releases a
+    part of the chosen rows, and the model learns from every step all the same. Same events; everything that is released
+    may be seen after every step; any optimiser. Proof: see ``PendingSums``. ``engine.flush()`` updates the rows that wait
+    at the end of a run.
     """
 
     rows: Mapping[str, ArrayLike]
     always_on_rows: int = DEFAULT_ALWAYS_ON_ROWS
     event: DpEvent | None = None
     lazy: bool = False
+    update_every: int | Mapping[str, ArrayLike] = 1
     _sorted: dict[str, I64] = field(init=False, repr=False, compare=False)
+    _periods: dict[str, I64] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_always_on(self.always_on_rows)
         object.__setattr__(self, "_sorted", {name: _row_ids(name, ids) for name, ids in self.rows.items()})
+        object.__setattr__(self, "_periods", self._checked_periods())
+        if self.lazy and self._takes_turns:
+            raise ValueError("update_every: rows that take turns have no lazy noise; leave out lazy=True")
+
+    def _checked_periods(self) -> dict[str, I64]:
+        """Steps between two updates of each row of each table, in the order of ``sorted_rows``."""
+        every = self.update_every
+        if not isinstance(every, Mapping):
+            period = check_count("update_every", every)
+            return {name: np.full(ids.size, period) for name, ids in self._sorted.items()}
+        if every.keys() != self.rows.keys():
+            raise ValueError("update_every: must name the tables of rows")
+        periods = {}
+        for name, ids in self.rows.items():
+            given = np.asarray(every[name])
+            order = np.argsort(np.asarray(ids, dtype=np.int64).reshape(-1), kind="stable")
+            if given.shape != (self._sorted[name].size,) or order.size != given.size:
+                raise ValueError(f"update_every: table {name!r} must have one for each of its distinct rows")
+            if given.size and not (np.issubdtype(given.dtype, np.integer) and given.min() >= 1):
+                raise ValueError(f"update_every: table {name!r} must have whole numbers of at least 1")
+            periods[name] = given.astype(np.int64)[order]
+        return periods
+
+    @property
+    def _takes_turns(self) -> bool:
+        return any(bool((periods > 1).any()) for periods in self._periods.values())
 
     def parameters(self) -> dict[str, Any]:
         """The arguments, with the rows sorted."""
-        return {**super().parameters(), "rows": self._sorted}
+        every = self._periods if isinstance(self.update_every, Mapping) else self.update_every
+        return {**super().parameters(), "rows": self._sorted, "update_every": every}
 
     @classmethod
     def from_public_counts(
@@ -96,9 +136,13 @@ class FEST(Selection):
         contribution_norm: float | None = None,
         always_on_rows: int = DEFAULT_ALWAYS_ON_ROWS,
         lazy: bool = False,
+        update_every: int | None = None,
     ) -> PrivateTopK:
-        """The ``k`` most frequent rows over all tables of the private data; costs one Gaussian event."""
-        return PrivateTopK(loader_or_counts, k, mu, contribution_norm, always_on_rows, lazy)
+        """The ``k`` most frequent rows over all tables of the private data; costs one Gaussian event.
+
+        With ``update_every`` more rows are trained than ``k``, which take turns: about ``k`` of them in a step.
+        """
+        return PrivateTopK(loader_or_counts, k, mu, contribution_norm, always_on_rows, lazy, update_every)
 
     @property
     def sorted_rows(self) -> Mapping[str, I64]:
@@ -134,8 +178,17 @@ class FEST(Selection):
         self, space: RowSpace, *, noise_multiplier: float, max_grad_norm: float, expected_batch_size: float
     ) -> Rule:
         """The same rows at every step."""
+        schedule = None
+        if self._takes_turns:
+            names = [table.name for table in space.selectable]
+            schedule = UpdateSchedule([self._sorted[n] for n in names], [self._periods[n] for n in names])
         return _FixedRows(
-            space, noise_multiplier, max_grad_norm, expected_batch_size, rows=self.numbers(space)
+            space,
+            noise_multiplier,
+            max_grad_norm,
+            expected_batch_size,
+            rows=self.numbers(space),
+            turns=schedule,
         )
 
 
@@ -143,6 +196,11 @@ class FEST(Selection):
 class _FixedRows(Rule):
     looks_at: ClassVar[LooksAt] = "nothing"
     rows: I64 = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    turns: UpdateSchedule | None = None
+
+    @property
+    def schedule(self) -> UpdateSchedule | None:
+        return self.turns
 
     def select(self, batch: Batch, stream: Stream) -> Selected:
         return Selected(self.rows)
@@ -158,6 +216,12 @@ class PrivateTopK(Selection):
     ``Gaussian(1/mu)`` once; released: the top-k set, which is post-processing of the noisy histogram.
     Where counts are given instead of a loader, each example must have contributed with norm at most C.
     With ``unit="user"`` the same holds for a user: it counts once per row, however many of its examples read it.
+
+    With ``update_every`` every row is trained that is expected to be read, given the noisy histogram (``LEAST_COUNT``), and
+    the rows take turns (``FEST``): rare ones are updated every ``update_every`` steps, frequent ones more often, ``k`` rows
+    a step on average (more, if all of them in ``update_every`` steps are more). The same event: rows and periods are
+    post-processing of the noisy histogram. It has a number for every row here: before training this takes time and memory
+    in O(rows of the tables), a step O(touched rows and those that are due).
     """
 
     source: Any
@@ -166,10 +230,15 @@ class PrivateTopK(Selection):
     contribution_norm: float | None = None
     always_on_rows: int = DEFAULT_ALWAYS_ON_ROWS
     lazy: bool = False
+    update_every: int | None = None
 
     def __post_init__(self) -> None:
         check_always_on(self.always_on_rows)
         _check_k(self.k)
+        if self.update_every is not None:
+            check_count("update_every", self.update_every)
+            if self.lazy:
+                raise ValueError("update_every: rows that take turns have no lazy noise; leave out lazy=True")
         if not (np.isfinite(self.mu) and self.mu > 0):
             raise ValueError(f"mu must be positive and finite, got {self.mu}")
         norm = self.contribution_norm
@@ -208,7 +277,7 @@ class PrivateTopK(Selection):
         stream: Stream,
         charge: Callable[[], None] = free,
     ) -> FEST:
-        """Count, noise, take the top k."""
+        """Count, noise, take the top k, or all that are worth it."""
         space = self.partition_tables(tables)
         by_table = self.source
         if not isinstance(by_table, Mapping):
@@ -217,18 +286,31 @@ class PrivateTopK(Selection):
         if not space.selectable:
             return FEST({}, self.always_on_rows, event=self.one_off_events()[0], lazy=self.lazy)
         charge()
-        chosen = top_k_gaussian(
-            np.concatenate(
-                [space.number(t.name, c.ids) for t, c in zip(space.selectable, counts, strict=True)]
-            ),
-            np.concatenate([c.values for c in counts]),
-            space.selectable_size,
-            k=min(self.k, space.selectable_size),
-            std=self.std(space),
-            stream=stream,
-        )
+        numbers = [space.number(t.name, c.ids) for t, c in zip(space.selectable, counts, strict=True)]
+        histogram = np.concatenate(numbers), np.concatenate([c.values for c in counts]), space.selectable_size
+        if self.update_every is not None:
+            noisy = noisy_histogram(*histogram, std=self.std(space), stream=stream)
+            return self._in_turns(space, noisy, self.update_every)
+        k = min(self.k, space.selectable_size)
+        chosen = top_k_gaussian(*histogram, k=k, std=self.std(space), stream=stream)
         rows = dict(zip((table.name for table in space.selectable), space.split(chosen), strict=True))
         return FEST(rows, self.always_on_rows, event=self.one_off_events()[0], lazy=self.lazy)
+
+    def _in_turns(self, space: RowSpace, noisy: F64, longest: int) -> FEST:
+        """The rows that are expected to be read, and how often each is updated, by the noisy counts alone."""
+        names = [table.name for table in space.selectable]
+        by_table = np.split(noisy, space.offsets[1 : len(names)])
+        expected = [expected_counts(table, self.std(space)) for table in by_table]
+        chosen = [np.flatnonzero(e >= max(LEAST_COUNT, LEAST_SHARE * float(e.mean()))) for e in expected]
+        counts = [e[own] for e, own in zip(expected, chosen, strict=True)]
+        periods = periods_by_count(np.concatenate(counts), self.k, longest)
+        every = np.split(periods, np.cumsum([c.size for c in counts])[:-1])
+        return FEST(
+            dict(zip(names, chosen, strict=True)),
+            self.always_on_rows,
+            event=self.one_off_events()[0],
+            update_every=dict(zip(names, every, strict=True)),
+        )
 
     def rule(
         self, space: RowSpace, *, noise_multiplier: float, max_grad_norm: float, expected_batch_size: float

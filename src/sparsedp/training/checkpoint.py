@@ -67,6 +67,7 @@ def state_of(engine: PrivacyEngine) -> dict[str, Any]:
         "steps_taken": session.optimizer.steps_taken,
         "loader_position": None if session.loader is None else session.loader.position,
         "lazy": None if session.lazy is None else session.lazy.state_dict(),
+        "pending": session.pending_state(),
         "rule": session.rule_state(),
         "streams": None if engine.source.is_private else engine.source.state_dict(),
         "torch_rng": torch.get_rng_state(),
@@ -226,6 +227,7 @@ def load_state(engine: PrivacyEngine, state: dict[str, Any]) -> None:
         session.loader.position = state["loader_position"]
     if session.lazy is not None:
         session.lazy.load_state_dict(state["lazy"])
+    session.load_pending_state(state.get("pending"))
     session.load_rule_state(state["rule"])
     if state["streams"] is not None:
         engine.source.load_state_dict(state["streams"])

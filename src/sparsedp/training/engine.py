@@ -342,9 +342,9 @@ class PrivacyEngine:
         )
 
     def flush(self) -> None:
-        """Apply all pending noise (of a selection with ``lazy=True``; nothing to do otherwise)."""
-        if self.session.lazy is not None:
-            self.session.lazy.flush()
+        """Before the final model is read: apply the pending noise of a selection with ``lazy=True``; with
+        ``update_every`` update the rows that wait for their turn, at no price beyond that of the steps taken."""
+        self.session.flush()
 
     def detach(self) -> None:
         """End the run: flush the noise, restore the module, close the ledger. What was spent stays on the account."""

@@ -19,6 +19,7 @@ from sparsedp.selection import Rule
 from sparsedp.training.batch_owner import BatchOwner, Piece
 from sparsedp.training.id_sources import IdSources
 from sparsedp.training.lazy import LazyNoise
+from sparsedp.training.pending_sums import PendingSums, Rows
 from sparsedp.training.step import PrivateStep, StepGradient
 from sparsedp.training.step_config import StepConfig
 
@@ -72,6 +73,7 @@ class PrivateOptimizer(Optimizer):
         charge: Callable[[], None],
         owner: BatchOwner,
         lazy: LazyNoise | None,
+        pending: Callable[[], PendingSums | None] = lambda: None,
         new_step: Callable[..., PrivateStep] = PrivateStep,
     ) -> None:
         self.optimizers = list(optimizers)
@@ -87,6 +89,7 @@ class PrivateOptimizer(Optimizer):
         self._charge = charge
         self._owner = owner
         self._lazy = lazy
+        self._pending = pending
         self._new_step = new_step
         self._current: tuple[int, PrivateStep] | None = None
         self._id_sources: IdSources | str | None = None
@@ -208,7 +211,12 @@ class PrivateOptimizer(Optimizer):
         """The step of the current batch, with these pieces added to it."""
         if self._current is None or self._current[0] != self._owner.batch:
             step = self._new_step(
-                rule, self._capture.dense, self._source, self._charge_step, lazy=self._lazy is not None
+                rule,
+                self._capture.dense,
+                self._source,
+                self._charge_step,
+                lazy=self._lazy is not None,
+                pending=self._pending(),
             )
             self._current = (self._owner.batch, step)
         step = self._current[1]
@@ -253,6 +261,29 @@ class PrivateOptimizer(Optimizer):
         """Charge and count the step before its noise is drawn: a later failure does not refund it."""
         self._charge()
         self.steps_taken += 1
+
+    @torch.no_grad()
+    def release_pending(self, rule: Rule, due: Rows) -> LastStep | None:
+        """Update these rows, whose gradients waited for their turn; not a step of its own. None: there are none."""
+        tables = zip(rule.space.selectable, due, strict=True)
+        gradient = StepGradient(
+            dense={},
+            tables={
+                table.name: RowGradient(torch.from_numpy(rows), torch.from_numpy(values))
+                for table, (rows, values) in tables
+                if rows.size
+            },
+            rows_per_table={
+                table.name: rows.size for table, (rows, _) in zip(rule.space.selectable, due, strict=True)
+            },
+            gradient_size=sum(values.size for _, values in due),
+            dense_size=0,
+        )
+        if not gradient.tables:
+            return None
+        self._update(rule, gradient)
+        self.last_step = self._last_step(rule, gradient)
+        return self.last_step
 
     def _update(self, rule: Rule, gradient: StepGradient) -> None:
         """Let the wrapped optimisers update; tables with lazy noise update themselves."""
@@ -317,7 +348,13 @@ class PrivateOptimizer(Optimizer):
             _set_grad(parameter, rows if isinstance(rows, Tensor) else rows.to_sparse(held))
 
     def _report(self, step: PrivateStep, rule: Rule, gradient: StepGradient) -> None:
-        self.last_step = LastStep(
+        self.last_step = self._last_step(rule, gradient)
+        self._last_private_step = step
+        for callback in self.callbacks:
+            callback(self.last_step)
+
+    def _last_step(self, rule: Rule, gradient: StepGradient) -> LastStep:
+        return LastStep(
             step=self.steps_taken,
             rows=sum(gradient.rows_per_table.values()),
             gradient_size=gradient.gradient_size,
@@ -325,9 +362,6 @@ class PrivateOptimizer(Optimizer):
             table_coordinates=rule.space.coordinates,
             rows_per_table=gradient.rows_per_table,
         )
-        self._last_private_step = step
-        for callback in self.callbacks:
-            callback(self.last_step)
 
 
 def _set_grad(parameter: nn.Parameter, values: Tensor) -> None:

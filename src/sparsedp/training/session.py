@@ -26,8 +26,10 @@ from sparsedp.training.counting import count_rows
 from sparsedp.training.identity import ParameterIdentity
 from sparsedp.training.lazy import LazyNoise
 from sparsedp.training.loader import FixedLoader, PoissonLoader
-from sparsedp.training.optimizer import PrivateOptimizer, check_optimizers
-from sparsedp.training.step import PrivateStep, step_lattice
+from sparsedp.training.noise import Noise, step_lattice
+from sparsedp.training.optimizer import LastStep, PrivateOptimizer, check_optimizers
+from sparsedp.training.pending_sums import PendingSums
+from sparsedp.training.step import PrivateStep
 from sparsedp.training.step_config import StepConfig
 
 
@@ -61,6 +63,8 @@ class TrainingSession:
         self._charged_choice = False
         self._ended = False
         self.lazy: LazyNoise | None = None
+        self.pending: PendingSums | None = None
+        """Gradients of rows that wait for their turn, once the rows are chosen."""
         space = selection.partition_tables(self.shapes)
         sparse = [table.name for table in (space.tables if selection.lazy else space.selectable)]
         check_optimizers(optimizers, module, capture, sparse)
@@ -80,6 +84,7 @@ class TrainingSession:
             charge=self.charge,
             owner=owner,
             lazy=self.lazy,
+            pending=lambda: self.pending,
             new_step=self._new_step,
         )
         self.identity = ParameterIdentity(module)
@@ -155,10 +160,40 @@ class TrainingSession:
         if self._rule.looks_at == "ids":
             self.capture.watch_reads([table.name for table in self._rule.space.selectable])
         self._step_event = self.step_config.event(selection)
-        dense = sum(parameter.numel() for parameter in self.capture.dense.values())
-        step_lattice(self._rule, self._rule.space.coordinates + dense)
+        step_lattice(self._rule, self._coordinates(self._rule))
+        self.pending = None
+        if (schedule := self._rule.schedule) is not None:
+            self.pending = PendingSums(schedule, [table.dim for table in self._rule.space.selectable])
         if self.lazy is not None:
             self.lazy.train(selection.sorted_rows)
+
+    def _coordinates(self, rule: Rule) -> int:
+        return rule.space.coordinates + sum(parameter.numel() for parameter in self.capture.dense.values())
+
+    def _noise(self) -> Noise:
+        assert self._rule is not None
+        return Noise(self._rule, self._coordinates(self._rule), self._source)
+
+    def flush(self) -> LastStep | None:
+        """Apply pending noise; update the rows that wait for their turn, and say what that released."""
+        if self.lazy is not None:
+            self.lazy.flush()
+        if self.pending is None:
+            return None
+        return self.optimizer.release_pending(self.rule(), self.pending.flush(self._noise()))
+
+    def pending_state(self) -> dict[str, Any] | None:
+        """The gradients that wait, with noise from here on; None where none do."""
+        return None if self.pending is None else self.pending.state_dict(self._noise())
+
+    def load_pending_state(self, state: Mapping[str, Any] | None) -> None:
+        """The reverse."""
+        if (state is None) != (self.pending is None):
+            raise ValueError(
+                "pending sums: saved by a run whose rows take turns, or by one whose rows do not"
+            )
+        if self.pending is not None and state is not None:
+            self.pending.load_state_dict(state)
 
     def _rule_of(self, selection: Selection) -> Rule:
         return selection.rule(

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from sparsedp.clipping import Captured
 from sparsedp.core.arrays import F32, F64, I64
-from sparsedp.core.observing import draw
 from sparsedp.randomness import NoiseSource
-from sparsedp.randomness.lattice import lattice_of, release_on_lattice
 from sparsedp.rows import RowGradient, RowSpace
 from sparsedp.selection import Batch, Rule, Selected
 from sparsedp.training.batch import CLIP_SLACK, LogicalBatch, ScoredBatch, clip_share, most_in_float32
+from sparsedp.training.noise import Noise
+from sparsedp.training.pending_sums import PendingSums, Rows
 
 
 class StepGradient(NamedTuple):
@@ -47,7 +47,8 @@ class PrivateStep:
 
     If the rule looks at no gradients, each piece is summed and freed as it arrives. Otherwise the pieces are
     stored until the batch is complete. With ``lazy`` only touched rows get noise here; the caller must add the
-    noise of all other selected rows before they are read (see ``LazyNoise``).
+    noise of all other selected rows before they are read (see ``LazyNoise``). With ``pending`` the sums of selectable
+    rows are added to those that wait there, and the rows whose turn it is are released.
     """
 
     def __init__(
@@ -58,10 +59,12 @@ class PrivateStep:
         charge: Callable[[], None],
         *,
         lazy: bool = False,
+        pending: PendingSums | None = None,
     ) -> None:
         self._rule = rule
         self._dense = dense
         self._source = source
+        self._pending = pending
         self._charge = charge
         self._is_charged = False
         self._lazy = lazy
@@ -118,7 +121,7 @@ class PrivateStep:
         self._sums = self._new_sums(selected)
 
     def _new_sums(self, selected: Selected) -> StepSums:
-        return StepSums(self._rule, selected, self._dense, lazy=self._lazy)
+        return StepSums(self._rule, selected, self._dense, lazy=self._lazy, pending=self._pending)
 
     def _accumulate(self, batch: LogicalBatch) -> None:
         """Lines 8 and 9: mask, clip jointly, add to the sums."""
@@ -139,20 +142,28 @@ class PrivateStep:
 class StepSums:
     """The clipped sums of a step in float64: dense parameters and selected rows in one flat buffer.
 
-    A table whose rows all get noise, and with ``lazy`` every table, has sums for its touched rows only.
+    A table whose rows all get noise, and with ``lazy`` or ``pending`` every table, has sums for its touched rows only.
     """
 
     def __init__(
-        self, rule: Rule, selected: Selected, dense: Mapping[str, Tensor], *, lazy: bool = False
+        self,
+        rule: Rule,
+        selected: Selected,
+        dense: Mapping[str, Tensor],
+        *,
+        lazy: bool = False,
+        pending: PendingSums | None = None,
     ) -> None:
         self._rule = rule
         self._dense = dense
         self._lazy = lazy
+        self._pending = pending
+        self._touched_only = lazy or pending is not None
         self._float32_left = most_in_float32(rule.expected_batch_size)
         """How many more examples may be summed in float32."""
         space = rule.space
         self._row_counts = row_counts(space, selected)
-        selectable = [None] * len(space.selectable) if lazy else space.split(selected.rows)
+        selectable = [None] * len(space.selectable) if self._touched_only else space.split(selected.rows)
         self.rows: list[I64 | None] = [*selectable, *[None] * len(space.always_on)]
         """Per table the selected rows; None: all of them, or only the touched ones have sums."""
         self.masks = _coordinate_masks(space, selected, self.rows)
@@ -189,7 +200,7 @@ class StepSums:
         dense_weights = weights if in_float32 else weights.astype(np.float64)
         for name, out in (self._of_dense | self._on_device).items():
             batch.accumulate_dense(name, out, dense_weights)
-        first_touched = 0 if self._lazy else len(self._rule.space.selectable)
+        first_touched = 0 if self._touched_only else len(self._rule.space.selectable)
         batch.accumulate_rows(survivors, weights, self._targets)
         for table_index, rows, sums in batch.row_sums(survivors, weights, first_touched):
             self._touched[table_index] = merged_rows(self._touched[table_index], (rows, sums))
@@ -204,6 +215,7 @@ class StepSums:
         self._clip_mean([sums for _, sums in touched.values()])
         noise = Noise(self._rule, self._coordinates, source)
         flat = noise.release(self._flat)
+        due = self._take_turns(noise)
         tables: dict[str, RowGradient | Tensor] = {}
         for table_index, table in enumerate(self._rule.space.tables):
             rows = self.rows[table_index]
@@ -211,6 +223,8 @@ class StepSums:
                 values = self._table(flat, table_index)
                 if table_index in self.masks:
                     values *= self.masks[table_index][1]
+            elif table_index < len(due):
+                rows, values = due[table_index]
             elif self._lazy:
                 rows, sums = touched[table_index]
                 values = noise.release_rows(rows, sums)
@@ -219,6 +233,16 @@ class StepSums:
             grad = torch.from_numpy(values)
             tables[table.name] = grad if rows is None else RowGradient(torch.from_numpy(rows), grad)
         return self._step_gradient(self._split_dense(flat), tables)
+
+    def _take_turns(self, noise: Noise) -> Rows:
+        """The selectable rows whose turn it is, where rows wait for theirs; they alone have noise."""
+        if self._pending is None:
+            return []
+        selectable = self._rule.space.selectable
+        due = self._pending.take_turns({n: self._touched[n] for n in range(len(selectable))}, noise)
+        for table, (rows, _) in zip(selectable, due, strict=True):
+            self._row_counts[table.name] = rows.size
+        return due
 
     def _step_gradient(
         self, dense: dict[str, Tensor], tables: dict[str, RowGradient | Tensor]
@@ -270,59 +294,6 @@ def row_counts(space: RowSpace, selected: Selected) -> dict[str, int]:
     bounds = selected.rows.searchsorted(space.offsets[: len(space.selectable) + 1]).tolist()
     sizes = [end - start for start, end in pairwise(bounds)] + [table.rows for table in space.always_on]
     return {table.name: rows for table, rows in zip(space.tables, sizes, strict=True)}
-
-
-def step_lattice(rule: Rule, coordinates: int) -> float:
-    """The lattice of a step's sums, from public numbers only (0: no noise); refuses noise beyond its range."""
-    std = rule.gradient_noise_multiplier * rule.sensitivity
-    if std == 0:
-        return 0.0
-    return lattice_of(std=std, sensitivity=rule.sensitivity, coordinates=max(coordinates, 1))
-
-
-class Noise:
-    """The Gaussian mechanism on a step's sums, on a lattice that depends on public numbers only."""
-
-    def __init__(self, rule: Rule, coordinates: int, source: NoiseSource) -> None:
-        self.std = rule.gradient_noise_multiplier * rule.sensitivity
-        self.divisor = rule.expected_batch_size
-        self._stream = source.noise
-        self.lattice = step_lattice(rule, coordinates)
-
-    @draw
-    def release(self, sums: F64) -> F32:
-        """``(sums + noise) / B``."""
-        if self.std == 0:
-            return (sums / self.divisor).astype(np.float32)
-        out = np.empty(sums.size, dtype=np.float32)
-        self._fill(out, sums)
-        return out
-
-    @draw
-    def release_rows(self, rows: I64, sums: F64) -> F32:
-        """``(sums + noise) / B`` for these rows; the noise of all others is pending."""
-        return self.release(sums.ravel()).reshape(sums.shape)
-
-    @draw
-    def release_table(self, rows: int, dim: int, touched: I64, sums: F64) -> F32:
-        """All rows of a table: ``sums`` plus noise for the ``touched`` ones, noise alone for the others."""
-        values = np.zeros((rows, dim), dtype=np.float32)
-        if self.std > 0:
-            self._fill(values.reshape(-1), None)
-        if touched.size:  # drawn again, with their sums
-            values[touched] = self.release(sums.ravel()).reshape(sums.shape)
-        return values
-
-    def _fill(self, out: F32, sums: F64 | None) -> None:
-        release_on_lattice(
-            out,
-            sums,
-            lattice=self.lattice,
-            std=self.std,
-            divisor=self.divisor,
-            stream=self._stream,
-            threads=torch.get_num_threads(),
-        )
 
 
 def merged_rows(first: tuple[I64, F64], second: tuple[I64, F64]) -> tuple[I64, F64]:

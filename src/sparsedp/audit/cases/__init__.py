@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from sparsedp.audit.case import Auditable
-from sparsedp.audit.cases import epochs, floats, mechanisms, steps, sums, trainings, users
+from sparsedp.audit.cases import epochs, floats, mechanisms, steps, sums, trainings, turns, users
 
 __all__ = ["library_cases"]
 
 
 def library_cases() -> list[Auditable]:
     """Every audit of mechanisms, steps, trainings, users and noise sources."""
-    rooms = (mechanisms, sums, steps, epochs, trainings, users, floats)
+    rooms = (mechanisms, sums, turns, steps, epochs, trainings, users, floats)
     return [case for room in rooms for case in room.cases()]

@@ -80,8 +80,8 @@ def cases() -> list[OneRunCase]:
     map_: dict[str, Any] = {"noise_ratio": 1.0, "always_on_rows": 0, "contribution_norm": 1.0}
     memory: dict[str, Any] = {"memory_steps": 8, "memory_every": 2}
 
-    def whole(lazy: bool, canaries: int) -> CanaryTraining:
-        return rare_rows(FEST({"table": range(canaries + 20)}, lazy=lazy), canaries)
+    def whole(canaries: int, **options: Any) -> CanaryTraining:
+        return rare_rows(FEST({"table": range(canaries + 20)}, **options), canaries)
 
     def of(selection: Selection) -> Callable[[int], CanaryTraining]:
         return partial(rare_rows, selection)
@@ -103,8 +103,9 @@ def cases() -> list[OneRunCase]:
     listed: list[tuple[str, Callable[[int], CanaryTraining]]] = [
         ("DP-SGD", of(DPSGD())),
         ("DP-SGD, lazy noise", of(DPSGD(lazy=True))),
-        ("DP-FEST", partial(whole, False)),
-        ("DP-FEST, lazy noise", partial(whole, True)),
+        ("DP-FEST", whole),
+        ("DP-FEST, lazy noise", partial(whole, lazy=True)),
+        ("DP-FEST, rows in turns", partial(whole, update_every=4)),
         ("DP-FEST, private top-k", private_top_k),
         ("DP-AdaFEST", of(AdaFEST(**map_, threshold=1.0))),
         ("DP-AdaFEST+", plus),
