@@ -51,7 +51,6 @@ def test_users_are_refused() -> None:
     check_supported(DPSGD(), StepConfig(1.0, 1.0, 4.0, 0.1, True, 10))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "selection", [FEST({"table": [1]}, update_every=2), FEST.private_top_k({}, 3, update_every=2)]
 )
@@ -61,6 +60,7 @@ def test_rows_in_turns_are_for_one_process(selection: Selection) -> None:
     check_supported(FEST({"table": [1]}), StepConfig(1.0, 1.0, 4.0, 0.1, True, 10))
 
 
+@pytest.mark.slow
 def test_parameters_on_another_device_train_as_in_main_memory(tmp_path: Path) -> None:
     """Two processes, each with its model on a device that stands in for an accelerator; also saved and resumed."""
     command = [sys.executable, str(Path(distributed_device.__file__)), str(tmp_path)]

@@ -47,6 +47,7 @@ def test_large_counts_stay_and_none_is_negative() -> None:
     assert (expected >= 0).all()
     assert expected[3:].tolist() == [1e4, 1e9]
     assert expected_counts(np.empty(0), 10.0).size == 0
+    assert expected_counts(np.array([5e4, 2e6]), 10.0).tolist() == [5e4, 2e6]
 
 
 @pytest.mark.parametrize("std", [0.0, -1.0, np.nan, np.inf])

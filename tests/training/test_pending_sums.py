@@ -57,6 +57,32 @@ def test_what_is_released_has_the_noise_of_every_step() -> None:
     assert np.abs(total.std(axis=1) / (STD * np.sqrt(10)) - 1.0).max() < 0.08
 
 
+def test_each_release_has_the_noise_of_the_steps_that_it_holds() -> None:
+    """From the first one on: periods of 1 and 3, the sums of 1, 1, 1 and of 1 to 3 steps."""
+    sums, made = pending([1, 3], 12_000), noise()
+    rows = np.arange(24_000)
+    held = np.zeros(rows.size)
+    for _ in range(5):
+        held += 1
+        ((ids, values),) = sums.take_turns({0: (rows, np.zeros((rows.size, 1)))}, made)
+        for steps in np.unique(held[ids]):
+            of_steps = values[held[ids] == steps, 0] * BATCH
+            assert abs(of_steps.std() / (STD * np.sqrt(steps)) - 1.0) < 0.08
+        held[ids] = 0
+
+
+def test_what_was_saved_at_the_last_step_is_flushed() -> None:
+    """A checkpoint gives the waiting sums their noise; they wait all the same, and once."""
+    sums, made = pending([64], 100), noise()
+    for _ in range(3):
+        sums.take_turns({0: (np.arange(100), np.ones((100, 1)))}, made)
+    saved = sums.state_dict(made)["sums"][0].numpy()[:, 0]
+    ((ids, values),) = sums.flush(made)
+    np.testing.assert_allclose(values[:, 0] * BATCH, saved[ids], rtol=1e-6)
+    assert ids.size > 90
+    assert sums.flush(made)[0][0].size == 0
+
+
 def test_sums_that_wait_lie_on_the_lattice() -> None:
     """Each step's sum is rounded by itself: the proof adds noise to whole cells."""
     sums, made = pending([64], 50), noise()

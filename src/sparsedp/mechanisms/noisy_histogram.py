@@ -38,12 +38,12 @@ def expected_counts(noisy: F64, std: float) -> F64:
     of the noisy counts, here smoothed by a Gaussian of half the noise, which counts as noise. Where nearly all rows have
     a count of zero, a noisy count of two standard deviations most likely means zero too.
     """
-    if not noisy.size:
-        return np.zeros(0)
+    near = noisy < _FARTHEST * std
+    if not near.any():
+        return noisy.copy()
     bandwidth = 0.5 * std
     width = std / _BINS_PER_STD
     low = float(noisy.min()) - 4.0 * bandwidth
-    near = noisy < _FARTHEST * std
     known = noisy[noisy < _FARTHEST * std + 4.0 * bandwidth]
     bins = np.bincount(((known - low) / width).astype(np.int64))
     offsets = np.arange(-2 * _BINS_PER_STD, 2 * _BINS_PER_STD + 1) * width

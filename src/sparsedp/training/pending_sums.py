@@ -60,8 +60,14 @@ class PendingSums:
 
     @draw
     def flush(self, noise: Noise) -> Rows:
-        """Release every row that has gathered anything; its noise is that of steps that were charged."""
-        return self._release([np.flatnonzero(at < self._step) for at in self._noised_at], noise)
+        """Release every row that waits; its noise is that of steps that were charged.
+
+        A sum that has its noise already, as it was saved, waits if it is not zero; any other does by its age alone.
+        """
+        waits = [
+            (at < self._step) | sums.any(axis=1) for at, sums in zip(self._noised_at, self._sums, strict=True)
+        ]
+        return self._release([np.flatnonzero(each) for each in waits], noise)
 
     def _release(self, due: Sequence[I64], noise: Noise) -> Rows:
         released = []
