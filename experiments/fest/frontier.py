@@ -3,11 +3,12 @@
 Epochs, batch, clip, optimisers and widths are the recipe's: selections train narrow rows where few examples read them,
 DP-SGD is shown with full and with narrow rows. Each size of a gradient then has a search of its own at epsilon 1, with a seed
 that is not reported: two settings, or four of DP-SGD, which has one size. What won is trained at each epsilon with seeds that
-chose nothing.
+chose nothing. Last, the largest gradient of each algorithm is trained for as many epochs as the recipe gives it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,7 +29,7 @@ SEARCHED = (1.0, 101)
 """The epsilon and the seed of the search."""
 SEEDS = (0, 1, 2)
 MOST_EPOCHS = 2.0
-"""Of each run: the comparison of all takes an hour of one core."""
+"""Of each run but the last ones: the comparison of all takes an hour of one core."""
 LEAD = (
     "AUC on held-out rows (a tenth, by hash), and how many times smaller the gradient is than that of DP-SGD with full "
     "rows; selections have the recipe's narrow ones. Epsilon is for add-or-remove-one example; released: the final model "
@@ -101,9 +102,9 @@ def run(study: Study) -> dict[str, Any]:
         for algorithm in each.algorithms:
             tried = runs_of(each, _search(algorithm, source), study)
             chosen = _won(algorithm, source, tried)
-            finals = _with_sizes(
-                runs_of(each, _finals(algorithm, source, chosen, study.quick), study), algorithm, source
-            )
+            grids = [*_finals(algorithm, source, chosen, study.quick)]
+            grids += [] if study.quick else own_epochs(algorithm, source, chosen)
+            finals = _with_sizes(runs_of(each, grids, study), algorithm, source)
             found = finals if found is None else pl.concat([found, finals], how="diagonal_relaxed")
             written = study.write("The frontier, trained well", LEAD, *_shown(each, found), found)
     return written
@@ -168,8 +169,26 @@ def _finals(algorithm: str, source: str, won: Mapping[int, Setting], quick: bool
     ]
 
 
+def own_epochs(algorithm: str, source: str, won: Mapping[int, Setting]) -> list[Grid]:
+    """The largest gradient at each epsilon, for the recipe's own number of epochs."""
+    grids = []
+    for epsilon in EPSILONS:
+        options = sizes(algorithm, epsilon, _table_rows(source))
+        setting = won[len(options) - 1]
+        grids.append(
+            _grid(algorithm, source, epsilon, options[-1], setting, list(SEEDS), most_epochs=math.inf)
+        )
+    return grids
+
+
 def _grid(
-    algorithm: str, source: str, epsilon: float, size: Mapping[str, Any], setting: Setting, seeds: list[int]
+    algorithm: str,
+    source: str,
+    epsilon: float,
+    size: Mapping[str, Any],
+    setting: Setting,
+    seeds: list[int],
+    most_epochs: float = MOST_EPOCHS,
 ) -> Grid:
     """The recipe's settings, but for the size and what the search varies."""
     varied = {name: value for name, value in setting.items() if name != "rate"}
@@ -177,8 +196,8 @@ def _grid(
     if algorithm == "lazy narrow":
         asked["model_options"] = plan_for(source, algorithm="fest", epsilon=epsilon).config.model_options
     plan = plan_for(source, **asked)
-    if plan.config.choices.epochs > MOST_EPOCHS:
-        plan = plan_for(source, **asked, epochs=MOST_EPOCHS)
+    if plan.config.choices.epochs > most_epochs:
+        plan = plan_for(source, **asked, epochs=most_epochs)
     rate = _rate(plan.config.choices.table_learning_rate, setting)
     return {**recipe_grid(plan, {**asked, "table_learning_rate": rate}), "seed": list(seeds)}
 

@@ -57,6 +57,7 @@ def _varied(lines: Sequence[Mapping[str, Any]], algorithm: str) -> list[str]:
 
 
 _KNOBS = {
+    "epochs": "epochs",
     "expected_batch_size": "batch",
     "width": "mean width",
     "rows": "k",
