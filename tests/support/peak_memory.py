@@ -21,6 +21,7 @@ ROWS, LENGTH, WIDTH, LAYERS, PIECE = 5000, 64, 256, 5, 32
 SELECTIONS: dict[str, Selection] = {
     "dpsgd": sdp.DPSGD(),
     "fest": sdp.FEST({"table": range(500)}),
+    "fest-turns": sdp.FEST({"table": range(500)}, update_every=4),
     "random": sdp.RandomSelection(rows=500),
     "adafest": sdp.AdaFEST(),
 }

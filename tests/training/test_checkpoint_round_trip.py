@@ -57,6 +57,7 @@ RUNS: dict[str, tuple[Selection, Callable[[Any], list[torch.optim.Optimizer]]]] 
     ),
     "adafest+": (sdp.AdaFEST(always_on_rows=10, within=TOP_K), sgd),
     "fest": (sdp.FEST({"large": [5, 1, 7]}, always_on_rows=10), both),
+    "fest-turns": (sdp.FEST({"large": [5, 1, 7]}, always_on_rows=10, update_every=3), both),
     "top k": (TOP_K, sgd),
     "random": (sdp.RandomSelection(rows=9, always_on_rows=10, batch_clip=0.5), sgd),
     "exponential": (

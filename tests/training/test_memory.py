@@ -73,6 +73,7 @@ def largest_allocation(
 SPARSE = {
     "adafest": sdp.AdaFEST(always_on_rows=0),
     "fest": sdp.FEST({"table": range(100)}),
+    "fest-turns": sdp.FEST({"table": range(100)}, update_every=3),
     "adafest+": sdp.AdaFEST(within=sdp.FEST({"table": range(1000)})),
     "exponential": sdp.ExponentialSelection(rows=50, selection_epsilon=0.5, score_cap=0.1),
     "sparse vector": sdp.SparseVectorSelection(rows=50, selection_epsilon=0.5, score_cap=0.1, threshold=0.5),

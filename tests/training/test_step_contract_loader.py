@@ -187,6 +187,7 @@ class _Words(nn.Module):
 PIECES: dict[str, sdp.selection.Selection] = {
     "dpsgd": sdp.DPSGD(),
     "fest": sdp.FEST({"table": range(100)}),
+    "fest-turns": sdp.FEST({"table": range(100)}, update_every=3),
     "random": sdp.RandomSelection(rows=100),
     "adafest": sdp.AdaFEST(),
     "exponential": sdp.ExponentialSelection(rows=50, selection_epsilon=1.0, score_cap=1.0),
