@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sparsedp.mechanisms import expected_counts, noisy_histogram
+from sparsedp.mechanisms.noisy_histogram import expected_counts, noisy_histogram
 from sparsedp.randomness import Stream
 
 
@@ -48,6 +48,7 @@ def test_large_counts_stay_and_none_is_negative() -> None:
     assert expected[3:].tolist() == [1e4, 1e9]
     assert expected_counts(np.empty(0), 10.0).size == 0
     assert expected_counts(np.array([5e4, 2e6]), 10.0).tolist() == [5e4, 2e6]
+    assert expected_counts(np.array([-1e9, 0.0, 1e9]), 1.0).tolist() == [0.0, 0.0, 1e9]
 
 
 @pytest.mark.parametrize("std", [0.0, -1.0, np.nan, np.inf])

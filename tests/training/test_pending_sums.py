@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from sparsedp.core.tables import TableShape
 from sparsedp.randomness import NoiseSource
 from sparsedp.rows import RowSpace
 from sparsedp.selection.pace import UpdateSchedule
+from sparsedp.training import Private
 from sparsedp.training.noise import Noise
 from sparsedp.training.pending_sums import PendingSums
 
@@ -147,17 +149,42 @@ def test_sums_are_not_copied() -> None:
 @pytest.mark.parametrize(
     "state",
     [
-        {"step": -1, "sums": [torch.zeros(6, 1, dtype=torch.float64)]},
-        {"step": 1.0, "sums": [torch.zeros(6, 1, dtype=torch.float64)]},
-        {"step": 1, "sums": [torch.zeros(5, 1, dtype=torch.float64)]},
-        {"step": 1, "sums": []},
-        {"step": 1, "sums": [torch.zeros(6, 1)]},
-        {"step": 1, "sums": [torch.full((6, 1), torch.nan, dtype=torch.float64)]},
+        {"step": -1},
+        {"step": 1.0},
+        {"sums": [torch.zeros(5, 1, dtype=torch.float64)]},
+        {"sums": []},
+        {"sums": [torch.zeros(6, 1)]},
+        {"sums": [torch.full((6, 1), torch.nan, dtype=torch.float64)]},
+        {"noised_at": []},
+        {"noised_at": [torch.full((6,), 2)]},
+        {"noised_at": [torch.full((6,), -1)]},
+        {"noised_at": [torch.zeros(6)]},
     ],
 )
 def test_a_state_of_other_rows_is_refused(state: dict) -> None:
+    right = {
+        "step": 1,
+        "sums": [torch.zeros(6, 1, dtype=torch.float64)],
+        "noised_at": [torch.zeros(6, dtype=torch.int64)],
+    }
+    pending([2, 3], 3).load_state_dict(right)
     with pytest.raises(ValueError, match="pending sums"):
-        pending([2, 3], 3).load_state_dict(state)
+        pending([2, 3], 3).load_state_dict(right | state)
+
+
+def test_when_a_seeded_run_is_saved_does_not_change_it() -> None:
+    """Its sums are saved as they are: it is not private anyway, and has to end the same."""
+    ends = []
+    for save in (False, True):
+        sums, made = pending([3], 200), noise()
+        for _ in range(2):
+            sums.take_turns({0: (np.arange(200), np.ones((200, 1)))}, made)
+        if save:
+            again = pending([3], 200)
+            again.load_state_dict(sums.state_dict(None))
+            sums = again
+        ends.append(released(sums, 3, made))
+    assert (ends[0] == ends[1]).all()
 
 
 def data(examples: int = 24) -> TensorDataset:
@@ -253,6 +280,65 @@ def test_every_step_keeps_its_claim(name: str, save: bool, tmp_path: Path) -> No
     assert not result.faults, result
     assert result.moved - (name == "FEST in turns") == result.samples > 0
     assert 0.9 < result.largest_share <= 1.0
+
+
+def started(selection: sdp.selection.Selection, **options: Any) -> tuple[sdp.PrivacyEngine, Private]:
+    model, engine = TwoTables(), sdp.PrivacyEngine(seed=1, ledger=options.pop("ledger", None))
+    private = engine.make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=DataLoader(data(), batch_size=24),
+        selection=selection,
+        max_grad_norm=1.0,
+        **{"noise_multiplier": 1.0, "expected_batch_size": 24} | options,
+    )
+    return engine, private
+
+
+def test_no_flush_in_the_middle_of_a_batch() -> None:
+    """How many pieces a batch has is private: a loop that counts them would flush at private moments."""
+    engine, private = started(
+        sdp.FEST({"large": range(9)}, always_on_rows=10, update_every=4), physical_batch_size=10
+    )
+    refused = 0
+    for ids, label in private.data_loader:
+        private.optimizer.zero_grad()
+        bce(private.module(ids), label).backward()
+        private.optimizer.step()
+        if private.optimizer.is_mid_batch:
+            refused += 1
+            with pytest.raises(RuntimeError, match="in the middle of a logical batch"):
+                engine.flush()
+    assert refused == 2
+    engine.flush()
+
+
+def test_a_choice_that_fails_is_paid_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No memory for the sums, after the noisy counts were drawn: the next attempt draws, and pays, anew."""
+    top_k = sdp.FEST.private_top_k(
+        DataLoader(data(), batch_size=24), 5, mu=0.5, always_on_rows=10, update_every=3
+    )
+    engine, private = started(top_k, ledger=tmp_path / "ledger")
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "sparsedp.training.session.PendingSums", lambda *_: (_ for _ in ()).throw(MemoryError())
+        )
+        with pytest.raises(MemoryError):
+            next(iter(private.data_loader))
+    assert not engine.session.is_selection_final
+    next(iter(private.data_loader))
+    assert engine.session.pending is not None
+    assert [count for _, count in engine.events()] == [2]
+    assert len(engine.session.spent()) == 2
+
+
+def test_noise_that_would_not_add_up_is_refused_at_the_start() -> None:
+    engine, private = started(
+        sdp.FEST({"large": range(9)}, always_on_rows=10, update_every=4), noise_multiplier=4e8
+    )
+    with pytest.raises(ValueError, match="update_every: noise"):
+        next(iter(private.data_loader))
+    assert engine.events() == []
 
 
 def test_a_checkpoint_of_other_turns_is_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from sparsedp.mechanisms.batch_clip import batch_clip_sensitivity
 from sparsedp.mechanisms.exponential import exponential, exponential_event, exponential_top_k
 from sparsedp.mechanisms.gaussian import gaussian, gaussian_event, gaussian_std
 from sparsedp.mechanisms.laplace import laplace, laplace_event
-from sparsedp.mechanisms.noisy_histogram import expected_counts, noisy_histogram
+from sparsedp.mechanisms.noisy_histogram import noisy_histogram
 from sparsedp.mechanisms.noisy_max import report_noisy_max
 from sparsedp.mechanisms.noisy_sums import NoisySums
 from sparsedp.mechanisms.permute_and_flip import permute_and_flip
@@ -40,7 +40,6 @@ __all__ = [
     "best_of_repetitions",
     "draw_repetitions",
     "draw_survivors",
-    "expected_counts",
     "exponential",
     "exponential_event",
     "exponential_top_k",

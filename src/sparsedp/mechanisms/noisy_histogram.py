@@ -38,13 +38,13 @@ def expected_counts(noisy: F64, std: float) -> F64:
     of the noisy counts, here smoothed by a Gaussian of half the noise, which counts as noise. Where nearly all rows have
     a count of zero, a noisy count of two standard deviations most likely means zero too.
     """
-    near = noisy < _FARTHEST * std
+    near = np.abs(noisy) < _FARTHEST * std
     if not near.any():
-        return noisy.copy()
+        return np.maximum(noisy, 0.0)
     bandwidth = 0.5 * std
     width = std / _BINS_PER_STD
-    low = float(noisy.min()) - 4.0 * bandwidth
-    known = noisy[noisy < _FARTHEST * std + 4.0 * bandwidth]
+    known = noisy[np.abs(noisy) < _FARTHEST * std + 4.0 * bandwidth]
+    low = float(known.min()) - 4.0 * bandwidth
     bins = np.bincount(((known - low) / width).astype(np.int64))
     offsets = np.arange(-2 * _BINS_PER_STD, 2 * _BINS_PER_STD + 1) * width
     kernel = np.exp(-0.5 * (offsets / bandwidth) ** 2)

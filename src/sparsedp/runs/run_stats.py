@@ -26,19 +26,15 @@ class RunStats:
         self.examples += examples
         self.seconds += seconds
         if step is not None:
-            self.rows += step.rows
-            self.gradient_size += step.gradient_size
             self.table_coordinates = step.table_coordinates
-            for name, rows in step.rows_per_table.items():
-                self.rows_per_table[name] = self.rows_per_table.get(name, 0) + rows
+            self.add_released(step)
 
-    def add_flush(self, flushed: LastStep | None) -> None:
-        """Count what was released after the last step, as part of the steps before it."""
-        if flushed is not None:
-            self.rows += flushed.rows
-            self.gradient_size += flushed.gradient_size
-            for name, rows in flushed.rows_per_table.items():
-                self.rows_per_table[name] = self.rows_per_table.get(name, 0) + rows
+    def add_released(self, step: LastStep) -> None:
+        """Count what was released; after the last step, as part of the steps before it."""
+        self.rows += step.rows
+        self.gradient_size += step.gradient_size
+        for name, rows in step.rows_per_table.items():
+            self.rows_per_table[name] = self.rows_per_table.get(name, 0) + rows
 
     @property
     def examples_per_second(self) -> float:

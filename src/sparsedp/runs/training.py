@@ -110,7 +110,9 @@ def _loop(
                 evaluation = evaluate(model, held_out)
                 _record(folder, board, trainer, run_stats, evaluation)
             checkpoints.after_step(done)
-        run_stats.add_flush(trainer.flush())
+        if (flushed := trainer.flush()) is not None:
+            run_stats.add_released(flushed)
+            evaluation = None
         checkpoints.at_the_end()
         if evaluation is None:  # else the run ended early, just where it was evaluated
             evaluation = evaluate(model, held_out)

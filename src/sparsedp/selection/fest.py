@@ -14,8 +14,9 @@ from sparsedp.core.arrays import F64, I64
 from sparsedp.core.counts import SparseCounts
 from sparsedp.core.defaults import DEFAULT_ALWAYS_ON_ROWS, DEFAULT_MU
 from sparsedp.core.tables import TableShape
-from sparsedp.core.validation import check_count
-from sparsedp.mechanisms import expected_counts, noisy_histogram, top_k_gaussian, top_k_gaussian_event
+from sparsedp.core.validation import LARGEST_COUNT, check_count
+from sparsedp.mechanisms import noisy_histogram, top_k_gaussian, top_k_gaussian_event
+from sparsedp.mechanisms.noisy_histogram import expected_counts
 from sparsedp.randomness import Stream
 from sparsedp.rows import RowSpace, partition_tables
 from sparsedp.selection.base import (
@@ -84,6 +85,7 @@ class FEST(Selection):
         every = self.update_every
         if not isinstance(every, Mapping):
             period = check_count("update_every", every)
+            object.__setattr__(self, "update_every", period)
             return {name: np.full(ids.size, period) for name, ids in self._sorted.items()}
         if every.keys() != self.rows.keys():
             raise ValueError("update_every: must name the tables of rows")
@@ -93,7 +95,8 @@ class FEST(Selection):
             order = np.argsort(np.asarray(ids, dtype=np.int64).reshape(-1), kind="stable")
             if given.shape != (self._sorted[name].size,) or order.size != given.size:
                 raise ValueError(f"update_every: table {name!r} must have one for each of its distinct rows")
-            if given.size and not (np.issubdtype(given.dtype, np.integer) and given.min() >= 1):
+            whole = np.issubdtype(given.dtype, np.integer)
+            if given.size and not (whole and 1 <= int(given.min()) <= int(given.max()) <= LARGEST_COUNT):
                 raise ValueError(f"update_every: table {name!r} must have whole numbers of at least 1")
             periods[name] = given.astype(np.int64)[order]
         return periods

@@ -216,6 +216,7 @@ def load_state(engine: PrivacyEngine, state: dict[str, Any]) -> None:
     engine.earlier += [Account.from_state_dict(account) for account in state["earlier"]]
     if state["chosen"] is not None:
         session.finalize_selection(Selection.from_state_dict(state["chosen"]))
+        session.load_pending_state(state.get("pending"))
     session.optimizer.steps_taken = state["steps_taken"]
     session.buffers.load_state_dict(state["buffers"])
     session.module.load_state_dict(state["module"])
@@ -227,7 +228,6 @@ def load_state(engine: PrivacyEngine, state: dict[str, Any]) -> None:
         session.loader.position = state["loader_position"]
     if session.lazy is not None:
         session.lazy.load_state_dict(state["lazy"])
-    session.load_pending_state(state.get("pending"))
     session.load_rule_state(state["rule"])
     if state["streams"] is not None:
         engine.source.load_state_dict(state["streams"])

@@ -343,11 +343,15 @@ class PrivacyEngine:
 
     def flush(self) -> None:
         """Before the final model is read: apply the pending noise of a selection with ``lazy=True``; with
-        ``update_every`` update the rows that wait for their turn, at no price beyond that of the steps taken."""
+        ``update_every`` update the rows that wait for their turn, with the learning rate of this moment and at no price
+        beyond that of the steps taken."""
         self.session.flush()
 
     def detach(self) -> None:
-        """End the run: flush the noise, restore the module, close the ledger. What was spent stays on the account."""
+        """End the run: flush the noise, restore the module, close the ledger. What was spent stays on the account.
+
+        Gradients of rows that wait for their turn (``update_every``) are dropped: ``flush()`` before.
+        """
         if self._session is None:
             return
         session = self._session

@@ -88,6 +88,7 @@ class PrivateTrainer(transformers.Trainer):
             )
         try:
             done = super().train(**options)
+            self.engine.flush()
         finally:
             self.engine.detach()
         metrics = {name: value for name, value in done.metrics.items() if name != "train_loss"}

@@ -10,7 +10,11 @@ import torch
 from sparsedp.core.arrays import F32, F64, I64
 from sparsedp.core.observing import draw
 from sparsedp.randomness import NoiseSource, lattice_of, release_on_lattice, round_gaussian
+from sparsedp.randomness.rounding import LARGEST_SCALE
 from sparsedp.selection import Rule
+
+MOST_STEPS = 2**24
+"""Of which one sum may hold the gradients, and the noise."""
 
 
 def step_lattice(rule: Rule, coordinates: int) -> float:
@@ -56,11 +60,7 @@ class Noise:
 
     def release_after(self, sums: F64, steps: int) -> F32:
         """``(sums + noise) / B`` for sums over so many steps, of which each has noise of its own (none: as they are)."""
-        if self.std == 0 or steps == 0:
-            return (sums / self.divisor).astype(np.float32)
-        out = np.empty(sums.size, dtype=np.float32)
-        self._fill(out, sums.ravel(), math.sqrt(steps) * self.std)
-        return out.reshape(sums.shape)
+        return (self.noised_after(sums, steps) / self.divisor).astype(np.float32)
 
     def noised_after(self, sums: F64, steps: int) -> F64:
         """``sums + noise`` for sums over so many steps, on the lattice."""
@@ -74,12 +74,19 @@ class Noise:
         """The sums, rounded to the lattice: what the noise is added to."""
         return np.rint(sums / self.lattice) * self.lattice if self.lattice else sums
 
-    def _fill(self, out: F32, sums: F64 | None, std: float | None = None) -> None:
+    def check_steps(self) -> None:
+        """Refuse noise that, added up over many steps, would not fit on the lattice."""
+        if self.std * MOST_STEPS**0.5 > LARGEST_SCALE * self.lattice:
+            raise ValueError(
+                f"update_every: noise of {self.std:.3g} a step is too much to be added up over steps; ask for less noise"
+            )
+
+    def _fill(self, out: F32, sums: F64 | None) -> None:
         release_on_lattice(
             out,
             sums,
             lattice=self.lattice,
-            std=self.std if std is None else std,
+            std=self.std,
             divisor=self.divisor,
             stream=self._stream,
             threads=torch.get_num_threads(),

@@ -84,8 +84,9 @@ class PendingSums:
     def _by_age(self, table_index: int, places: I64) -> Iterator[tuple[int, I64]]:
         """Which of the rows have sums of how many steps without noise."""
         ages = self._step - self._noised_at[table_index][places]
-        for steps in np.unique(ages):
-            yield int(steps), np.flatnonzero(ages == steps)
+        order = np.argsort(ages, kind="stable")
+        steps, starts = np.unique(ages[order], return_index=True)
+        yield from zip(steps.tolist(), np.split(order, starts[1:]), strict=False)
 
     @draw
     def _with_noise(self, noise: Noise) -> list[F64]:
@@ -98,24 +99,33 @@ class PendingSums:
             noised.append(values)
         return noised
 
-    def state_dict(self, noise: Noise) -> dict[str, Any]:
-        """The sums, which get the noise that they lack here and in the file, as tensors and plain values."""
-        self._sums = self._with_noise(noise)
-        for at in self._noised_at:
-            at[:] = self._step
-        return {"step": self._step, "sums": [torch.from_numpy(sums.copy()) for sums in self._sums]}
+    def state_dict(self, noise: Noise | None) -> dict[str, Any]:
+        """The sums, which get the noise that they lack here and in the file, as tensors and plain values.
+
+        Without ``noise``, for a seeded run, they stay as they are: when it was saved then does not change its result.
+        """
+        if noise is not None:
+            self._sums = self._with_noise(noise)
+            for at in self._noised_at:
+                at[:] = self._step
+        return {
+            "step": self._step,
+            "sums": [torch.from_numpy(sums.copy()) for sums in self._sums],
+            "noised_at": [torch.from_numpy(at.copy()) for at in self._noised_at],
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The reverse."""
-        step, sums = state["step"], state["sums"]
+        step, sums, noised_at = state["step"], state["sums"], state["noised_at"]
+        shapes = [[tuple(each.shape) for each in saved] for saved in (sums, noised_at)]
+        if shapes != [[s.shape for s in self._sums], [at.shape for at in self._noised_at]]:
+            raise ValueError("pending sums: saved for another set of rows")
         if (
             type(step) is not int
-            or step < 0
-            or [tuple(s.shape) for s in sums] != [s.shape for s in self._sums]
+            or not all(s.dtype == torch.float64 and bool(torch.isfinite(s).all()) for s in sums)
+            or not all(at.dtype == torch.int64 and bool(((at >= 0) & (at <= step)).all()) for at in noised_at)
         ):
-            raise ValueError("pending sums: saved for another set of rows")
-        if not all(s.dtype == torch.float64 and bool(torch.isfinite(s).all()) for s in sums):
             raise ValueError("pending sums: not as a run writes them")
         self._step = step
         self._sums = [saved.numpy().copy() for saved in sums]
-        self._noised_at = [np.full(at.size, step, dtype=np.int64) for at in self._noised_at]
+        self._noised_at = [saved.numpy().copy() for saved in noised_at]

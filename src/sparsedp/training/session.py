@@ -61,6 +61,8 @@ class TrainingSession:
         self._spent_once: tuple[DpEvent, ...] = ()
         self._step_charger: Any = None
         self._charged_choice = False
+        self._lost_choices: tuple[DpEvent, ...] = ()
+        """What was paid for choices that failed after their noise was drawn."""
         self._ended = False
         self.lazy: LazyNoise | None = None
         self.pending: PendingSums | None = None
@@ -154,16 +156,17 @@ class TrainingSession:
 
     def finalize_selection(self, selection: Selection) -> None:
         """Use a selection whose one-off choices are made (fresh, or from a checkpoint)."""
-        self.selection = selection
+        rule, pending = self._rule_of(selection), None
+        step_lattice(rule, self._coordinates(rule))
+        if rule.schedule is not None:
+            Noise(rule, self._coordinates(rule), self._source).check_steps()
+            pending = PendingSums(rule.schedule, [table.dim for table in rule.space.selectable])
+        self.selection, self.pending = selection, pending
         self._spent_once = selection.one_off_events()
-        self._rule = self._rule_of(selection)
-        if self._rule.looks_at == "ids":
-            self.capture.watch_reads([table.name for table in self._rule.space.selectable])
         self._step_event = self.step_config.event(selection)
-        step_lattice(self._rule, self._coordinates(self._rule))
-        self.pending = None
-        if (schedule := self._rule.schedule) is not None:
-            self.pending = PendingSums(schedule, [table.dim for table in self._rule.space.selectable])
+        if rule.looks_at == "ids":
+            self.capture.watch_reads([table.name for table in rule.space.selectable])
+        self._rule = rule
         if self.lazy is not None:
             self.lazy.train(selection.sorted_rows)
 
@@ -180,11 +183,17 @@ class TrainingSession:
             self.lazy.flush()
         if self.pending is None:
             return None
+        if self.optimizer.is_mid_batch:
+            raise RuntimeError(
+                "flush: in the middle of a logical batch, whose number of pieces is private; call it between two steps"
+            )
         return self.optimizer.release_pending(self.rule(), self.pending.flush(self._noise()))
 
     def pending_state(self) -> dict[str, Any] | None:
         """The gradients that wait, with noise from here on; None where none do."""
-        return None if self.pending is None else self.pending.state_dict(self._noise())
+        if self.pending is None:
+            return None
+        return self.pending.state_dict(self._noise() if self._source.is_private else None)
 
     def load_pending_state(self, state: Mapping[str, Any] | None) -> None:
         """The reverse."""
@@ -225,8 +234,14 @@ class TrainingSession:
     def choose_once(self) -> None:
         """Make the one-off choices and charge for them, unless that was done."""
         if self._rule is None:
-            with torch.enable_grad():
-                self.finalize_selection(self._resolve())
+            try:
+                with torch.enable_grad():
+                    self.finalize_selection(self._resolve())
+            except BaseException:
+                if self._charged_choice:  # what was drawn stays paid for; the next attempt draws anew
+                    self._lost_choices += self.stated.one_off_events()
+                    self._charged_choice = False
+                raise
             self._charge_choice()
 
     def take_choice(self, selection: Selection) -> None:
@@ -307,6 +322,6 @@ class TrainingSession:
 
     def spent(self) -> list[tuple[DpEvent, int]]:
         """The events of this run, with their counts."""
-        once = [(event, 1) for event in self._spent_once]
+        once = [(event, 1) for event in (*self._lost_choices, *self._spent_once)]
         taken = self.optimizer.steps_taken
         return [*once, (self._step_event, taken)] if taken else once

@@ -6,7 +6,7 @@ import pytest
 
 import sparsedp.mechanisms
 from sparsedp.audit.case import run_cases
-from sparsedp.audit.cases import mechanisms, sums
+from sparsedp.audit.cases import mechanisms, sums, turns
 
 CASES = {case.name: case for case in mechanisms.cases()}
 ONCE_A_CALL = [name for name, case in CASES.items() if case.runs <= 12_000 or "WIDE, Algorithm 4" in name]
@@ -19,7 +19,7 @@ NO_MECHANISMS = {
 
 
 def test_every_mechanism_is_audited() -> None:
-    source = "".join(Path(str(room.__file__)).read_text() for room in (mechanisms, sums))
+    source = "".join(Path(str(room.__file__)).read_text() for room in (mechanisms, sums, turns))
     for name in set(sparsedp.mechanisms.__all__) - NO_MECHANISMS:
         assert f"{name}(" in source or f"{name}," in source, name
 

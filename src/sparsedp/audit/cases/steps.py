@@ -226,11 +226,13 @@ def _selections() -> list[Case]:
     }
     ratio = partial(likelihood_ratio, 1.0, 1.0)
     half = FEST({"table": range(ROWS // 2)})
+    turns = [1 if row == READ else 3 for row in range(ROWS)]
     listed: list[tuple[str, Selection, Score]] = [
         ("DP-SGD", DPSGD(), gradients),
         ("DP-SGD, lazy noise", DPSGD(lazy=True), alone_or_gradients),
         ("DP-FEST", every, gradients),
         ("DP-FEST, lazy noise", FEST({"table": range(ROWS)}, lazy=True), alone_or_gradients),
+        ("DP-FEST, rows in turns", FEST({"table": range(ROWS)}, update_every={"table": turns}), gradients),
         ("DP-AdaFEST", AdaFEST(**map_), ratio),
         ("DP-AdaFEST+", AdaFEST(**(map_ | {"always_on_rows": 1000}), within=half), ratio),
         (

@@ -1,4 +1,4 @@
-"""Audits of rows that take turns, and the known-bad form that they must refute."""
+"""Audits of rows that take turns and of the counts that pace them, and the known-bad forms that they must refute."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing_extensions import override
 from sparsedp.accounting import analytic_gaussian_epsilon
 from sparsedp.accounting.statement import ADD_OR_REMOVE_ONE
 from sparsedp.audit.case import Case, Claim
-from sparsedp.core.arrays import F32, F64
+from sparsedp.core.arrays import F64
 from sparsedp.core.tables import TableShape
+from sparsedp.mechanisms import noisy_histogram
 from sparsedp.randomness import NoiseSource, Stream
 from sparsedp.rows import RowSpace
 from sparsedp.selection import FEST
@@ -29,8 +30,8 @@ class _OneStepOfNoise(Noise):
     """Sums of several steps with the noise of one. Not private; a control."""
 
     @override
-    def release_after(self, sums: F64, steps: int) -> F32:
-        return super().release_after(sums, min(steps, 1))
+    def noised_after(self, sums: F64, steps: int) -> F64:
+        return super().noised_after(sums, min(steps, 1))
 
 
 def _released(
@@ -57,14 +58,33 @@ def _released(
     return total
 
 
+def _counted(part: float, is_read: bool, stream: Stream, runs: int) -> NDArray[np.float64]:
+    """The noisy counts of rows that one example reads, or does not."""
+    rows = np.arange(runs if is_read else 0)
+    return noisy_histogram(rows, np.ones(rows.size), runs, std=part * _SIGMA / 2, stream=stream)
+
+
 def cases() -> list[Case]:
-    """A row that one example reads in every one of four steps, clipped: that many Gaussians."""
+    """A row that one example reads in every one of four steps, clipped: that many Gaussians; and its count, once."""
+    counts = [
+        Case(
+            name,
+            "mechanism",
+            _claim,
+            partial(_counted, part),
+            (True, False),
+            _ROWS,
+            "the noisy count of the row of a rare id",
+            is_control=part < 1.0,
+        )
+        for name, part in (("noisy histogram", 1.0), ("noisy histogram, half the noise", 0.5))
+    ]
     listed = [
         ("rows in turns, over four steps", Noise, False),
         ("rows in turns, saved and loaded after two of four steps", Noise, True),
         ("rows in turns with the noise of one step", _OneStepOfNoise, False),
     ]
-    return [
+    sums = [
         Case(
             name,
             "mechanism",
@@ -77,6 +97,7 @@ def cases() -> list[Case]:
         )
         for name, kind, saved in listed
     ]
+    return [*counts, *sums]
 
 
 def _claim() -> Claim:
