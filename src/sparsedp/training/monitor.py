@@ -11,7 +11,7 @@ from sparsedp.accounting.event_json import event_key
 from sparsedp.accounting.events import DpEvent
 from sparsedp.accounting.pld.composition import tolerance
 from sparsedp.training.engine import PrivacyEngine
-from sparsedp.training.optimizer import LastStep
+from sparsedp.training.last_step import LastStep
 
 
 class EpsilonMeter:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -18,39 +17,11 @@ from sparsedp.rows import RowGradient
 from sparsedp.selection import Rule
 from sparsedp.training.batch_owner import BatchOwner, Piece
 from sparsedp.training.id_sources import IdSources
+from sparsedp.training.last_step import Diagnostics, LastStep
 from sparsedp.training.lazy import LazyNoise
 from sparsedp.training.pending_sums import PendingSums, Rows
 from sparsedp.training.step import PrivateStep, StepGradient
 from sparsedp.training.step_config import StepConfig
-
-
-class LastStep(NamedTuple):
-    """What a step released about itself: outputs of DP mechanisms and public sizes."""
-
-    step: int
-    rows: int
-    """Embedding rows that got noise."""
-    gradient_size: int
-    """Embedding coordinates that got noise."""
-    dense_size: int
-    """Coordinates of the dense parameters, which always get noise."""
-    table_coordinates: int
-    """What dense DP-SGD would noise in the tables."""
-    rows_per_table: Mapping[str, int]
-
-    @property
-    def reduction(self) -> float:
-        """How many times smaller the embedding gradient is than dense DP-SGD's."""
-        return self.table_coordinates / max(self.gradient_size, 1)
-
-
-@dataclass(frozen=True)
-class Diagnostics:
-    """NOT PRIVATE: computed from the examples without noise. For debugging on data that may be looked at."""
-
-    batch_size: int
-    clipped_fraction: float
-    non_finite_examples: int
 
 
 class PrivateOptimizer(Optimizer):

@@ -24,10 +24,11 @@ from sparsedp.training.batch_owner import BatchOwner
 from sparsedp.training.buffers import BufferWatch
 from sparsedp.training.counting import count_rows
 from sparsedp.training.identity import ParameterIdentity
+from sparsedp.training.last_step import LastStep
 from sparsedp.training.lazy import LazyNoise
 from sparsedp.training.loader import FixedLoader, PoissonLoader
 from sparsedp.training.noise import Noise, step_lattice
-from sparsedp.training.optimizer import LastStep, PrivateOptimizer, check_optimizers
+from sparsedp.training.optimizer import PrivateOptimizer, check_optimizers
 from sparsedp.training.pending_sums import PendingSums
 from sparsedp.training.step import PrivateStep
 from sparsedp.training.step_config import StepConfig
