@@ -101,6 +101,8 @@ class Training:
     checkpoint: Path | None = None
     """Save here after the first epoch, and resume in a new engine with new objects."""
     options: dict[str, Any] = field(default_factory=dict)
+    flush: bool = False
+    """Flush at the end."""
     users: Callable[[], sdp.UserSampler] | None = None
     """Who the rows belong to, where the unit is the user."""
 
@@ -113,6 +115,8 @@ class Training:
                 engine.detach()
                 engine, private = self._start(data)
                 engine.resume(self.checkpoint)
+        if self.flush:
+            engine.flush()
         statement = engine.statement(delta=1e-5)
         engine.detach()
         return dict(private.module.state_dict()), str(statement)

@@ -16,6 +16,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits as bce
 from torch.utils.data import DataLoader, TensorDataset
 
 import sparsedp as sdp
+from sparsedp.accounting import BudgetExceeded, GaussianDpEvent
+from sparsedp.accounting.cap import EpsilonCap
 from sparsedp.audit.recording import replay
 from sparsedp.core.tables import TableShape
 from sparsedp.randomness import NoiseSource
@@ -273,7 +275,9 @@ def test_every_step_keeps_its_claim(name: str, save: bool, tmp_path: Path) -> No
     """Each step's own sums move within the claim, whatever waits, is saved, or is released at the end."""
 
     def flushed(data: object) -> object:
-        training = Training(SELECTIONS[name], epochs=4, checkpoint=tmp_path / "state" if save else None)
+        training = Training(
+            SELECTIONS[name], epochs=4, checkpoint=tmp_path / "state" if save else None, flush=True
+        )
         return training(data)
 
     result = replay(flushed, clicks(), EXAMPLE)
@@ -307,10 +311,44 @@ def test_no_flush_in_the_middle_of_a_batch() -> None:
         private.optimizer.step()
         if private.optimizer.is_mid_batch:
             refused += 1
-            with pytest.raises(RuntimeError, match="in the middle of a logical batch"):
+            with pytest.raises(RuntimeError, match="of a logical batch"):
                 engine.flush()
     assert refused == 2
     engine.flush()
+
+
+def test_no_flush_within_a_step() -> None:
+    engine, private = started(sdp.FEST({"large": range(9)}, always_on_rows=10, update_every=4))
+    private.optimizer.optimizers[0].register_step_pre_hook(lambda *_: engine.flush())
+    ids, label = next(iter(private.data_loader))
+    bce(private.module(ids), label).backward()
+    with pytest.raises(RuntimeError, match="in the middle of a step"):
+        private.optimizer.step()
+
+
+def test_a_schedule_that_ends_at_zero_does_not_lose_what_waits() -> None:
+    """The flush has the learning rate of the last step, and leaves the schedule's."""
+    engine, private = started(sdp.FEST({"large": range(300)}, always_on_rows=10, update_every=1000))
+    before = private.module.large.weight.detach().clone()
+    for ids, label in private.data_loader:
+        bce(private.module(ids), label).backward()
+        private.optimizer.step()
+    private.optimizer.param_groups[0]["lr"] = 0.0
+    engine.flush()
+    assert (private.module.large.weight != before).any(dim=1).sum() > 290
+    assert private.optimizer.param_groups[0]["lr"] == 0.0
+
+
+def test_rows_whose_price_is_refused_are_not_trained(tmp_path: Path) -> None:
+    """The ledger refuses the price of rows that were chosen before; a second attempt is refused as well."""
+    chosen = sdp.FEST({"large": range(9)}, always_on_rows=10, event=GaussianDpEvent(0.5), update_every=4)
+    cap = EpsilonCap(5.0, 1e-5)
+    for ledger in (None, tmp_path / "ledger"):
+        engine, private = started(chosen, ledger=ledger, cap=cap)
+        for _ in range(2):
+            with pytest.raises(BudgetExceeded):
+                next(iter(private.data_loader))
+        assert not engine.session.is_selection_final
 
 
 def test_a_choice_that_fails_is_paid_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

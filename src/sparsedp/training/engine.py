@@ -343,7 +343,7 @@ class PrivacyEngine:
 
     def flush(self) -> None:
         """Before the final model is read: apply the pending noise of a selection with ``lazy=True``; with
-        ``update_every`` update the rows that wait for their turn, with the learning rate of this moment and at no price
+        ``update_every`` update the rows that wait for their turn, with the learning rate of the last step and at no price
         beyond that of the steps taken."""
         self.session.flush()
 

@@ -67,6 +67,8 @@ class PrivateOptimizer(Optimizer):
         self._parameters = [parameter for group in self.param_groups for parameter in group["params"]]
         self._requires_sparse = _parameters_of(optimizers, torch.optim.SparseAdam)
         self._is_updating = False
+        self._last_rates: list[Any] = []
+        """The learning rates of the last step, by group."""
         self._handles = [optimizer.register_step_pre_hook(self._refuse_bare_step) for optimizer in optimizers]
         # torch's schedulers and hooks look for these on the optimiser they are given.
         self._optimizer_step_pre_hooks = optimizers[0]._optimizer_step_pre_hooks
@@ -103,6 +105,11 @@ class PrivateOptimizer(Optimizer):
     def is_mid_batch(self) -> bool:
         """More pieces of the current logical batch will follow: ``step`` has not updated anything yet."""
         return self._owner.has_batch
+
+    @property
+    def is_updating(self) -> bool:
+        """The wrapped optimisers are stepping."""
+        return self._is_updating
 
     @property
     def is_last_piece(self) -> bool:
@@ -174,6 +181,7 @@ class PrivateOptimizer(Optimizer):
             raise
         self._owner.finish()
         gradient = step.release()
+        self._last_rates = [group["lr"] for group in self.param_groups]
         self._update(rule, gradient)
         self._report(step, rule, gradient)
         return loss
@@ -235,7 +243,10 @@ class PrivateOptimizer(Optimizer):
 
     @torch.no_grad()
     def release_pending(self, rule: Rule, due: Rows) -> LastStep | None:
-        """Update these rows, whose gradients waited for their turn; not a step of its own. None: there are none."""
+        """Update these rows, whose gradients waited for their turn; not a step of its own. None: there are none.
+
+        The learning rates are those of the last step: a schedule may have brought them to zero since.
+        """
         tables = zip(rule.space.selectable, due, strict=True)
         gradient = StepGradient(
             dense={},
@@ -252,9 +263,18 @@ class PrivateOptimizer(Optimizer):
         )
         if not gradient.tables:
             return None
-        self._update(rule, gradient)
+        rates = [group["lr"] for group in self.param_groups]
+        self._set_rates(self._last_rates or rates)
+        try:
+            self._update(rule, gradient)
+        finally:
+            self._set_rates(rates)
         self.last_step = self._last_step(rule, gradient)
         return self.last_step
+
+    def _set_rates(self, rates: Sequence[Any]) -> None:
+        for group, rate in zip(self.param_groups, rates, strict=True):
+            group["lr"] = rate
 
     def _update(self, rule: Rule, gradient: StepGradient) -> None:
         """Let the wrapped optimisers update; tables with lazy noise update themselves."""

@@ -184,9 +184,10 @@ class TrainingSession:
             self.lazy.flush()
         if self.pending is None:
             return None
-        if self.optimizer.is_mid_batch:
+        if self.optimizer.is_mid_batch or self.optimizer.is_updating:
             raise RuntimeError(
-                "flush: in the middle of a logical batch, whose number of pieces is private; call it between two steps"
+                "flush: in the middle of a step or of a logical batch, whose number of pieces is private; call it between "
+                "two steps"
             )
         return self.optimizer.release_pending(self.rule(), self.pending.flush(self._noise()))
 
@@ -237,13 +238,14 @@ class TrainingSession:
         if self._rule is None:
             try:
                 with torch.enable_grad():
-                    self.finalize_selection(self._resolve())
+                    chosen = self._resolve()
+                self._charge_choice()
+                self.finalize_selection(chosen)
             except BaseException:
                 if self._charged_choice:  # what was drawn stays paid for; the next attempt draws anew
                     self._lost_choices += self.stated.one_off_events()
                     self._charged_choice = False
                 raise
-            self._charge_choice()
 
     def take_choice(self, selection: Selection) -> None:
         """Use the one-off choices that this run made, and paid for, before it was interrupted."""
@@ -268,6 +270,8 @@ class TrainingSession:
             note_charge(event)
             if self._ledger is not None:
                 self._ledger.spend(event, cap=self._cap)
+            elif self._cap is not None:
+                self._cap.require([*self._earlier, *self.spent()], event)
         self._charged_choice = True
 
     def rule(self) -> Rule:
