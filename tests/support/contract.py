@@ -23,7 +23,6 @@ HAS_TABLE = {name for name, make in MODELS.items() if hasattr(make(), "table")} 
 SELECTIONS: dict[str, Selection] = {
     "dpsgd": sdp.DPSGD(),
     "fest": sdp.FEST({"table": range(0, ROWS, 2)}),
-    "fest-turns": sdp.FEST({"table": range(0, ROWS, 2)}, update_every=2),
     "adafest": sdp.AdaFEST(always_on_rows=0),
     "adafest+": sdp.AdaFEST(within=sdp.FEST({"table": range(0, ROWS, 2)})),
     "random rows": sdp.RandomSelection(rows=6, always_on_rows=0),

@@ -128,7 +128,16 @@ def test_what_was_loaded_is_what_was_saved(name: str, tmp_path: Path) -> None:
     saved = engine.state_dict()
     assert set(saved) == {
         *("format", "step_config", "selection", "chosen", "private", "account", "earlier", "ledger"),
-        *("optimizers", "module", "buffers", "optimizer", "steps_taken", "loader_position", "lazy"),
+        *(
+            "optimizers",
+            "module",
+            "buffers",
+            "optimizer",
+            "steps_taken",
+            "loader_position",
+            "lazy",
+            "pending",
+        ),
         *("rule", "streams", "torch_rng"),
     }
     assert saved["steps_taken"] == saved["loader_position"] == 4

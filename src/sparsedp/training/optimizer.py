@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any, NoReturn
 
 import numpy as np
@@ -22,6 +23,8 @@ from sparsedp.training.lazy import LazyNoise
 from sparsedp.training.pending_sums import PendingSums, Rows
 from sparsedp.training.step import PrivateStep, StepGradient
 from sparsedp.training.step_config import StepConfig
+
+_LR = itemgetter("lr")
 
 
 class PrivateOptimizer(Optimizer):
@@ -44,7 +47,6 @@ class PrivateOptimizer(Optimizer):
         charge: Callable[[], None],
         owner: BatchOwner,
         lazy: LazyNoise | None,
-        pending: Callable[[], PendingSums | None] = lambda: None,
         new_step: Callable[..., PrivateStep] = PrivateStep,
     ) -> None:
         self.optimizers = list(optimizers)
@@ -60,7 +62,8 @@ class PrivateOptimizer(Optimizer):
         self._charge = charge
         self._owner = owner
         self._lazy = lazy
-        self._pending = pending
+        self.pending: PendingSums | None = None
+        """Gradients of rows that wait for their turn, once the rows are chosen."""
         self._new_step = new_step
         self._current: tuple[int, PrivateStep] | None = None
         self._id_sources: IdSources | str | None = None
@@ -181,9 +184,12 @@ class PrivateOptimizer(Optimizer):
             raise
         self._owner.finish()
         gradient = step.release()
-        self._last_rates = [group["lr"] for group in self.param_groups]
+        self._last_rates = list(map(_LR, self.param_groups))
         self._update(rule, gradient)
-        self._report(step, rule, gradient)
+        reported = self._report(rule, gradient)
+        self._last_private_step = step
+        for callback in self.callbacks:
+            callback(reported)
         return loss
 
     def _accumulate(self, pieces: Sequence[Piece], rule: Rule) -> PrivateStep:
@@ -195,7 +201,7 @@ class PrivateOptimizer(Optimizer):
                 self._source,
                 self._charge_step,
                 lazy=self._lazy is not None,
-                pending=self._pending(),
+                pending=self.pending,
             )
             self._current = (self._owner.batch, step)
         step = self._current[1]
@@ -263,14 +269,13 @@ class PrivateOptimizer(Optimizer):
         )
         if not gradient.tables:
             return None
-        rates = [group["lr"] for group in self.param_groups]
+        rates = list(map(_LR, self.param_groups))
         self._set_rates(self._last_rates or rates)
         try:
             self._update(rule, gradient)
         finally:
             self._set_rates(rates)
-        self.last_step = self._last_step(rule, gradient)
-        return self.last_step
+        return self._report(rule, gradient)
 
     def _set_rates(self, rates: Sequence[Any]) -> None:
         for group, rate in zip(self.param_groups, rates, strict=True):
@@ -338,14 +343,8 @@ class PrivateOptimizer(Optimizer):
             rows = rows.to(parameter.device)
             _set_grad(parameter, rows if isinstance(rows, Tensor) else rows.to_sparse(held))
 
-    def _report(self, step: PrivateStep, rule: Rule, gradient: StepGradient) -> None:
-        self.last_step = self._last_step(rule, gradient)
-        self._last_private_step = step
-        for callback in self.callbacks:
-            callback(self.last_step)
-
-    def _last_step(self, rule: Rule, gradient: StepGradient) -> LastStep:
-        return LastStep(
+    def _report(self, rule: Rule, gradient: StepGradient) -> LastStep:
+        self.last_step = last = LastStep(
             step=self.steps_taken,
             rows=sum(gradient.rows_per_table.values()),
             gradient_size=gradient.gradient_size,
@@ -353,6 +352,7 @@ class PrivateOptimizer(Optimizer):
             table_coordinates=rule.space.coordinates,
             rows_per_table=gradient.rows_per_table,
         )
+        return last
 
 
 def _set_grad(parameter: nn.Parameter, values: Tensor) -> None:

@@ -87,7 +87,6 @@ class TrainingSession:
             charge=self.charge,
             owner=owner,
             lazy=self.lazy,
-            pending=lambda: self.pending,
             new_step=self._new_step,
         )
         self.identity = ParameterIdentity(module)
@@ -162,7 +161,7 @@ class TrainingSession:
         if rule.schedule is not None:
             Noise(rule, self._coordinates(rule), self._source).check_steps()
             pending = PendingSums(rule.schedule, [table.dim for table in rule.space.selectable])
-        self.selection, self.pending = selection, pending
+        self.selection, self.pending, self.optimizer.pending = selection, pending, pending
         self._spent_once = selection.one_off_events()
         self._step_event = self.step_config.event(selection)
         if rule.looks_at == "ids":

@@ -215,7 +215,7 @@ class StepSums:
         self._clip_mean([sums for _, sums in touched.values()])
         noise = Noise(self._rule, self._coordinates, source)
         flat = noise.release(self._flat)
-        due = self._take_turns(noise)
+        due = [] if self._pending is None else self._take_turns(self._pending, noise)
         tables: dict[str, RowGradient | Tensor] = {}
         for table_index, table in enumerate(self._rule.space.tables):
             rows = self.rows[table_index]
@@ -234,12 +234,10 @@ class StepSums:
             tables[table.name] = grad if rows is None else RowGradient(torch.from_numpy(rows), grad)
         return self._step_gradient(self._split_dense(flat), tables)
 
-    def _take_turns(self, noise: Noise) -> Rows:
+    def _take_turns(self, pending: PendingSums, noise: Noise) -> Rows:
         """The selectable rows whose turn it is, where rows wait for theirs; they alone have noise."""
-        if self._pending is None:
-            return []
         selectable = self._rule.space.selectable
-        due = self._pending.take_turns({n: self._touched[n] for n in range(len(selectable))}, noise)
+        due = pending.take_turns({n: self._touched[n] for n in range(len(selectable))}, noise)
         for table, (rows, _) in zip(selectable, due, strict=True):
             self._row_counts[table.name] = rows.size
         return due
