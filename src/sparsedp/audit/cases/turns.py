@@ -70,7 +70,7 @@ def cases() -> list[Case]:
         Case(
             name,
             "mechanism",
-            _claim,
+            partial(_claim, "every noisy count"),
             partial(_counted, part),
             (True, False),
             _ROWS,
@@ -88,7 +88,7 @@ def cases() -> list[Case]:
         Case(
             name,
             "mechanism",
-            _claim,
+            partial(_claim, "the gradient of every step"),
             partial(_released, kind, saved),
             (True, False),
             _ROWS,
@@ -100,6 +100,6 @@ def cases() -> list[Case]:
     return [*counts, *sums]
 
 
-def _claim() -> Claim:
+def _claim(released: str) -> Claim:
     epsilon = analytic_gaussian_epsilon(_DELTA, np.sqrt(_STEPS) / _SIGMA)
-    return Claim(epsilon, _DELTA, "the gradient of every step", ADD_OR_REMOVE_ONE)
+    return Claim(epsilon, _DELTA, released, ADD_OR_REMOVE_ONE)
