@@ -205,8 +205,9 @@ def test_the_cap_counts_earlier_runs_choices_and_steps(
         assert not required
         return
     before = [(step_event(5.0, True), 2), (step_event(6.0, True), 2), (once[0], 1)]
-    assert [call["event"] for call in required] == [event] * 3
+    assert [call["event"] for call in required] == [once[0], *[event] * 3]
     assert [call["account"] for call in required] == [
+        before[:2],
         before,
         [*before, (event, 1)],
         [*before, (event, 2)],
