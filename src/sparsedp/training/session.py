@@ -28,7 +28,8 @@ from sparsedp.training.last_step import LastStep
 from sparsedp.training.lazy import LazyNoise
 from sparsedp.training.loader import FixedLoader, PoissonLoader
 from sparsedp.training.noise import Noise, step_lattice
-from sparsedp.training.optimizer import PrivateOptimizer, check_optimizers
+from sparsedp.training.optimizer import PrivateOptimizer
+from sparsedp.training.optimizer_check import check_optimizers
 from sparsedp.training.pending_sums import PendingSums
 from sparsedp.training.step import PrivateStep
 from sparsedp.training.step_config import StepConfig
