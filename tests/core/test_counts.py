@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparsedp.core.counts import SparseCounts, contains
+from sparsedp.core.counts import SparseCounts, contains, distinct
 
 rows = st.lists(st.integers(0, 2**62), unique=True, max_size=12).map(
     lambda ids: np.array(sorted(ids), dtype=np.int64)
@@ -65,3 +65,14 @@ def test_no_counts_are_zero_and_other_sizes_are_refused() -> None:
     assert SparseCounts.sum([], 4).dense().tolist() == SparseCounts.zeros(4).dense().tolist() == [0.0] * 4
     with pytest.raises(ValueError, match="over 4 and over 5 ids"):
         SparseCounts.zeros(4) + SparseCounts.zeros(5)
+
+
+@given(st.lists(st.integers(-5, 5) | st.integers(-(2**63), 2**63 - 1)))
+def test_distinct_ids_are_sorted_and_each_once(ids: list[int]) -> None:
+    found = distinct(np.array(ids, np.int64))
+    assert found.dtype == np.int64
+    assert found.tolist() == sorted(set(ids))
+
+
+def test_distinct_ids_of_any_shape_and_width() -> None:
+    assert distinct(np.array([[3, 1], [1, 2]], np.int32)).tolist() == [1, 2, 3]

@@ -65,6 +65,14 @@ class SparseCounts:
         return values
 
 
+def distinct(ids: NDArray[np.integer]) -> I64:
+    """The sorted ids, each once. ``np.unique`` hashes them first, which takes ten times as long."""
+    ordered = np.sort(ids, axis=None).astype(np.int64, copy=False)
+    is_first = np.ones(ordered.size, np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
+    return ordered[is_first]
+
+
 def contains(sorted_rows: I64, rows: I64) -> Bools:
     """Which of ``rows`` are among ``sorted_rows``."""
     return positions_in(sorted_rows, rows) >= 0

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from sparsedp.core.arrays import F32, F64, I64
 from sparsedp.core.compiled import compiled
+from sparsedp.core.counts import distinct
 from sparsedp.distributed.exchange import Arrays, Exchange, Layout
 from sparsedp.distributed.ownership import Ownership, Routes
 from sparsedp.distributed.shards import narrow
@@ -292,7 +293,7 @@ def added(
 ) -> tuple[I64, F64]:
     """Row sums of several processes added up, in ``rows`` (sorted, which must hold all of them) or the distinct ones."""
     if rows is None:
-        rows = np.unique(np.concatenate([own for own, _ in parts])).astype(np.int64)
+        rows = distinct(np.concatenate([own for own, _ in parts]))
     is_rounded = parts[0][1].dtype != np.float64
     total: NDArray[Any] = np.zeros((rows.size, dim), dtype=np.int64 if is_rounded else np.float64)
     for own, values in parts:  # the rows of one process are distinct

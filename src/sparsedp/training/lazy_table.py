@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from sparsedp.core.arrays import F64, I64
 from sparsedp.core.compiled import compiled
-from sparsedp.core.counts import positions_in
+from sparsedp.core.counts import distinct, positions_in
 from sparsedp.randomness import Stream
 from sparsedp.rows import RowGradient
 
@@ -128,7 +128,7 @@ class LazyTable:
     def apply_pending_noise_to_ids(self, ids: Tensor) -> None:
         """Bring the rows of ``ids`` up to date before they are read."""
         if self.has_pending_noise:
-            self.apply_pending_noise(np.unique(ids.detach().cpu().numpy()))
+            self.apply_pending_noise(distinct(ids.detach().cpu().numpy()))
 
     def flush(self) -> None:
         """Bring every row up to date."""

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from sparsedp.clipping import Captured
 from sparsedp.core.arrays import F32, F64, I64
+from sparsedp.core.counts import distinct
 from sparsedp.randomness import NoiseSource
 from sparsedp.rows import RowGradient, RowSpace
 from sparsedp.selection import Batch, Rule, Selected
@@ -298,7 +299,7 @@ def merged_rows(first: tuple[I64, F64], second: tuple[I64, F64]) -> tuple[I64, F
     """The union of both row sets, with summed values."""
     if not first[0].size:
         return second
-    rows = np.union1d(first[0], second[0])
+    rows = distinct(np.concatenate([first[0], second[0]]))
     sums = np.zeros((rows.size, first[1].shape[1]))
     for part_rows, part_sums in (first, second):
         sums[np.searchsorted(rows, part_rows)] += part_sums
