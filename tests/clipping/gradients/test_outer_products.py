@@ -88,21 +88,28 @@ def test_at_most_16_such_sums_are_added_in_float32(monkeypatch):
     assert out.tolist() == [[2500.0] * 3] * 2
 
 
-@pytest.mark.parametrize(("width", "height"), [(3, 5), (5, 3)])
+@pytest.mark.parametrize(("width", "height"), [(3, 5), (5, 3), (270, 280), (280, 270)])
 def test_a_float32_product_holds_at_most_so_many_rows(monkeypatch, width, height):
     multiplied = []
-    own = torch.mm
 
-    def noted(left, right, **options):
-        multiplied.append((left.shape[1], right.shape[0], left.dtype))
-        return own(left, right, **options)
+    def note(name):
+        own = getattr(torch, name)
 
-    monkeypatch.setattr(torch, "mm", noted)
-    a, g = torch.arange(300.0 * width).view(300, width), torch.arange(300.0 * height).view(300, height)
+        def noted(left, right, **options):
+            sums = left.shape[0] if left.dim() == 3 else 1
+            multiplied.extend([(left.shape[-1], right.shape[-2], left.dtype)] * sums)
+            return own(left, right, **options)
+
+        monkeypatch.setattr(torch, name, noted)
+
+    note("mm")
+    note("bmm")
+    monkeypatch.setattr(outer_products, "_addmm_adds_one_sum", lambda *shape: False)
+    a, g = torch.randn(300, width), torch.randn(300, height)
     weights = torch.arange(300.0).unsqueeze(1) / 4
-    total = outer_products._sum_of_sums(g / 64, a / 64, weights, 128)
+    total = outer_products._sum_of_sums(g, a, weights, 128)
     assert multiplied == [(rows, rows, torch.float32) for rows in (128, 128, 44)]
-    assert torch.allclose(total.double(), (g / 64 * weights).double().T @ (a / 64).double())
+    assert torch.allclose(total.double(), (g * weights).double().T @ a.double(), rtol=0, atol=0.01)
 
 
 def test_half_precision_is_summed_in_the_precision_of_the_result():
@@ -199,10 +206,11 @@ def test_a_library_that_adds_term_by_term_to_the_total_is_noticed(monkeypatch):
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-@pytest.mark.parametrize(("height", "width"), [(80, 70), (3, 4), (1, 9), (9, 1)])
-def test_the_sums_are_those_of_float64_either_way(monkeypatch, is_known, height, width):
+@pytest.mark.parametrize(("height", "width"), [(280, 270), (80, 70), (3, 4), (1, 9), (9, 1)])
+@pytest.mark.parametrize("examples", [0, 1, 128, 700, 2048, 4100])
+def test_the_sums_are_those_of_float64_either_way(monkeypatch, is_known, height, width, examples):
     monkeypatch.setattr(outer_products, "_addmm_adds_one_sum", lambda *shape: is_known)
-    a, g, weights = torch.randn(700, width), torch.randn(700, height), torch.rand(700)
+    a, g, weights = torch.randn(examples, width), torch.randn(examples, height), torch.rand(examples)
     out = torch.zeros(height, width, dtype=torch.float64)
     OuterProducts(a, g).accumulate(out, weights)
     exact = (g.double() * weights.double()[:, None]).T @ a.double()

@@ -24,8 +24,8 @@ from sparsedp.rows.units import Units
 MOST_POSITIONS = 1 << 12
 """How many positions of sequences are summed at once, if that is fewer examples than ``SUMMED_AT_ONCE``."""
 
-_SMALLEST_ADDMM = 1 << 12
-"""Products with fewer numbers are added up by a separate addition."""
+_LARGEST_BMM = 1 << 16
+"""Products with more numbers are summed one after the other: all of them at once would not stay in the cache."""
 
 _VANISHING = 2.0**-55
 """The squares of float32 vectors with a smaller norm lose digits, or underflow."""
@@ -133,6 +133,8 @@ def _add_products(out: Tensor, g: Tensor, a: Tensor, weights: Tensor, rows: int)
 def _sum_of_sums(g: Tensor, a: Tensor, weights: Tensor, rows: int) -> Tensor:
     """``sum_t weights[t] g_t a_t^T`` in the precision of the weights, from sums over ``rows`` terms."""
     left, right = g.to(weights.dtype), a.to(weights.dtype)
+    if left.shape[1] * right.shape[1] <= _LARGEST_BMM:
+        return _sum_of_small_sums(left, right, weights, rows)
     narrower = right if a.shape[1] <= g.shape[1] else left
     scaled = narrower.new_empty(min(rows, a.shape[0]), narrower.shape[1])  # stays in the cache
     total = left.new_empty(left.shape[1], right.shape[1])
@@ -151,15 +153,22 @@ def _sum_of_sums(g: Tensor, a: Tensor, weights: Tensor, rows: int) -> Tensor:
     return total
 
 
+def _sum_of_small_sums(left: Tensor, right: Tensor, weights: Tensor, rows: int) -> Tensor:
+    """The same in one call for all sums but the last, which may have fewer terms."""
+    if right.shape[1] <= left.shape[1]:
+        right = right * weights
+    else:
+        left = left * weights
+    sums, rest = divmod(left.shape[0], rows)
+    whole = [each[: sums * rows].reshape(sums, rows, each.shape[1]) for each in (left, right)]
+    total = torch.bmm(whole[0].mT, whole[1]).sum(0)
+    return total if not rest else total + torch.mm(left[-rest:].T, right[-rest:])
+
+
 def _adds_one_sum(left: Tensor, right: Tensor) -> bool:
     """``addmm_`` with these factors is known to add a finished sum, as ``float32_sums_move`` assumes."""
     (height, terms), width = left.shape, right.shape[1]
-    if (
-        left.device.type != "cpu"
-        or height * width < _SMALLEST_ADDMM
-        or left.stride(0) != 1
-        or right.stride(1) != 1
-    ):
+    if left.device.type != "cpu" or left.stride(0) != 1 or right.stride(1) != 1:
         return False
     strides = (left.stride(1), right.stride(0))
     return _addmm_adds_one_sum(height, terms, width, strides, left.dtype, torch.get_num_threads())
