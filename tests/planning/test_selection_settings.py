@@ -20,9 +20,14 @@ def test_memory_adds_up_the_whole_training_and_two_rows_in_a_thousand_stand_out_
 @pytest.mark.parametrize(("signal", "rows"), [(1.0, 100), (1e5, 2000), (1e12, 1_020_000)])
 def test_a_top_k_has_rows_for_the_signal(signal: float, rows: int) -> None:
     for algorithm in ("fest", "fest-lazy", "fest-turns", "adafest+"):
-        found = selection_settings(algorithm, TABLES, signal, 0.123, steps=500)
-        turns = {"update_every": 500} if algorithm == "fest-turns" else {}
+        found = selection_settings(algorithm, TABLES, signal, 0.123, steps=50_000)
+        turns = {"update_every": 50_000} if algorithm == "fest-turns" else {}
         assert found == {"rows": rows, "fest_mu": 0.025, "always_on_rows": 0, **turns}
+
+
+@pytest.mark.parametrize(("steps", "rows"), [(1, 1_020_000), (100, 11_220), (1000, 2000)])
+def test_rows_in_turns_are_all_updated_within_the_training(steps: int, rows: int) -> None:
+    assert selection_settings("fest-turns", TABLES, 1e5, 0.1, steps=steps)["rows"] == rows
 
 
 @pytest.mark.parametrize(

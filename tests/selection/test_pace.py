@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -15,11 +17,23 @@ COUNTS = st.lists(st.floats(0.1, 1e6), min_size=1, max_size=60).map(np.array)
 @given(COUNTS, st.integers(1, 60), st.integers(1, 300))
 def test_as_many_rows_a_step_as_asked(counts: np.ndarray, rows: int, longest: int) -> None:
     """At most ``rows`` a step, or the fewest that the longest period allows; frequent rows never wait longer."""
-    periods = periods_by_count(counts, rows, longest)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        periods = periods_by_count(counts, rows, longest)
     assert periods.min() >= 1
     assert periods.max() <= longest
     assert (1 / periods).sum() <= max(rows, counts.size / longest) * (1 + 1e-9)
     assert (np.diff(periods[np.argsort(counts)]) <= 0).all()
+
+
+def test_too_few_rows_a_step_to_update_all_are_warned_about() -> None:
+    with pytest.warns(
+        UserWarning, match="1,000 rows take turns, 10 in a step .* more than 9: frequent rows wait"
+    ):
+        assert (periods_by_count(np.geomspace(1.0, 4096.0, 1000), 9, 100) >= 90).all()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        periods_by_count(np.geomspace(1.0, 4096.0, 1000), 10, 100)
 
 
 def test_all_rows_in_every_step_where_there_is_room() -> None:

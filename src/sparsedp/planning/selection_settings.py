@@ -11,6 +11,9 @@ TOP_K = 0.2
 less, rare rows are chosen by chance."""
 ROWS_PER_UNIT_OF_SIGNAL = 0.02
 """FEST: rows kept for each unit of ``mu * examples``, the size of the data in units of its noise."""
+OF_ALL_IN_TURN = 1.1
+"""FEST with rows in turns: the rows of a step, at least so many times those that update every row once in the training.
+With fewer, frequent rows would wait as long as rare ones."""
 MAP_NOISE = 2.0
 """AdaFEST: noise on the contribution map over noise on the gradient: it adds 12% to the latter."""
 BY_CHANCE = 0.002
@@ -36,8 +39,9 @@ def selection_settings(
             "memory_steps": steps,
         }
     if algorithm in ("fest", "fest-lazy", "fest-turns", "adafest+"):
+        least = OF_ALL_IN_TURN * rows / steps if algorithm == "fest-turns" else 100
         chosen: dict[str, float | int] = {
-            "rows": min(max(round(ROWS_PER_UNIT_OF_SIGNAL * signal), 100), rows),
+            "rows": min(max(round(ROWS_PER_UNIT_OF_SIGNAL * signal), 100, round(least)), rows),
             "fest_mu": two_digits(TOP_K * mu),
             "always_on_rows": 0,
         }

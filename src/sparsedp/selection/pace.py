@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,11 +17,18 @@ def periods_by_count(counts: F64, rows_per_step: int, longest: int) -> I64:
     """Steps between two updates of each row: at most ``longest``, on average ``rows_per_step`` rows a step.
 
     A row of count c has the period ``sqrt(c0 / c)``, rounded down to one of four an octave, with one c0 for all: the
-    model moves on while a row waits, and that costs more where more examples read the row. More than ``rows_per_step``
-    rows are due where even the longest period for all of them is too short.
+    model moves on while a row waits, and that costs more where more examples read the row. Where even the longest period for
+    all of them is too short, more than ``rows_per_step`` rows are due, and a warning says so.
     """
     if not counts.size:
         return np.empty(0, dtype=np.int64)
+    if counts.size > rows_per_step * longest:
+        warnings.warn(
+            f"{counts.size:,} rows take turns, {counts.size / longest:,.0f} in a step if each has one in {longest:,} "
+            f"steps, which is more than {rows_per_step:,}: frequent rows wait as long as rare ones. Give more rows, or a "
+            "longer update_every",
+            stacklevel=2,
+        )
     logs = 0.5 * np.log2(np.maximum(counts, np.finfo(np.float64).tiny))
     most = float(np.log2(longest))
 
