@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from experiments.common.study import Study
@@ -21,6 +22,8 @@ def test_it_runs_and_writes_its_files(name: str, tmp_path: Path) -> None:
     found = scripts.load("experiments", name).run(study)
     assert study.files() == ["figure.html", "figure.svg", "results.csv", "results.json", "table.md"]
     assert all(found["tables"].values())
+    results = pl.read_csv(tmp_path / "results.csv")
+    assert "run" not in results.columns or results["run"].is_unique().all()
 
 
 def test_sparsity_is_that_of_the_generated_clicks(tmp_path: Path) -> None:
