@@ -18,11 +18,9 @@ from sparsedp.accounting import GaussianDpEvent, Ledger, RepeatAndSelectDpEvent
 from sparsedp.accounting.event_json import event_key
 from sparsedp.data import Schema
 from sparsedp.runs import RunConfig, RunFolder, start, training, tune, tuning
-from sparsedp.runs.choosing import choose
 from sparsedp.runs.data_location import data_record
 from sparsedp.runs.evaluation import Evaluation, evaluate_run
 from sparsedp.runs.result import Diverged
-from sparsedp.runs.sources import open_data
 from sparsedp.runs.training import Progress
 
 GRID = {"learning_rate": [0.1, 1.0], "max_grad_norm": [1.0, 5.0]}
@@ -106,17 +104,6 @@ def test_what_cannot_be_trained_is_refused_before_it_is_paid(tmp_path: Path) -> 
     with pytest.raises(ValueError, match="hidden"):
         tune(asked(), {"model_options": [{"hidden": [4]}, {"hidden": [0]}]}, tmp_path / "best")
     assert not (tmp_path / "best").exists()
-
-
-@pytest.mark.slow
-def test_settings_left_open_are_chosen_for_what_a_run_may_spend() -> None:
-    base = RunConfig(data="generated:600", epsilon=4.0)
-    (planned, _) = tuning.plan_search(base, {"learning_rate": [0.1, 0.2]}).configs
-    chosen = choose(
-        base.model_copy(update={"epsilon": 2.0, "learning_rate": 0.1}), open_data(base.data)
-    ).config
-    assert planned.table_learning_rate == chosen.table_learning_rate
-    assert planned.expected_batch_size == chosen.expected_batch_size
 
 
 def diverging(first: int) -> Any:
@@ -208,12 +195,6 @@ def test_a_run_that_was_not_trained_as_charged_is_not_released(
     assert not RunFolder(tmp_path / "best").weights.exists()
 
 
-@pytest.mark.slow
-def test_a_search_over_units_is_refused() -> None:
-    with pytest.raises(ValueError, match="grid: unit is the same for all runs"):
-        tuning.plan_search(asked(), {"unit": ["example", "user"]}, runs=2)
-
-
 def test_the_calibration_of_the_output_is_in_the_price(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,14 +203,6 @@ def test_the_calibration_of_the_output_is_in_the_price(
     plan = tuning.plan_search(base, GRID, runs=2)
     assert [event for event, _ in plan.costs[0].events].count(GaussianDpEvent(10.0)) == 1
     tune(base, GRID, tmp_path / "best", runs=2)  # which refuses a run that has another noise than was charged
-
-
-def test_settings_that_cost_differently_are_charged_as_the_worst() -> None:
-    plan = tuning.plan_search(asked(), {"epochs": [1.0, 3.0]}, runs=2)
-    assert plan.costs[0].steps < plan.costs[1].steps
-    assert 0.9 * 4.0 < plan.epsilon <= 4.0
-    inner = plan.event.event
-    assert len(inner.events) == 3  # two kinds of run, and the score
 
 
 @pytest.mark.parametrize(
