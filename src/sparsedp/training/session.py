@@ -67,8 +67,6 @@ class TrainingSession:
         """What was paid for choices that failed after their noise was drawn."""
         self._ended = False
         self.lazy: LazyNoise | None = None
-        self.pending: PendingSums | None = None
-        """Gradients of rows that wait for their turn, once the rows are chosen."""
         space = selection.partition_tables(self.shapes)
         sparse = [table.name for table in (space.tables if selection.lazy else space.selectable)]
         check_optimizers(optimizers, module, capture, sparse)
@@ -162,7 +160,7 @@ class TrainingSession:
         if rule.schedule is not None:
             Noise(rule, self._coordinates(rule), self._source).check_steps()
             pending = PendingSums(rule.schedule, [table.dim for table in rule.space.selectable])
-        self.selection, self.pending, self.optimizer.pending = selection, pending, pending
+        self.selection, self.optimizer.pending = selection, pending
         self._spent_once = selection.one_off_events()
         self._step_event = self.step_config.event(selection)
         if rule.looks_at == "ids":
@@ -177,6 +175,11 @@ class TrainingSession:
     def _noise(self) -> Noise:
         assert self._rule is not None
         return Noise(self._rule, self._coordinates(self._rule), self._source)
+
+    @property
+    def pending(self) -> PendingSums | None:
+        """Gradients of rows that wait for their turn, once the rows are chosen."""
+        return self.optimizer.pending
 
     def flush(self) -> LastStep | None:
         """Apply pending noise; update the rows that wait for their turn, and say what that released."""
