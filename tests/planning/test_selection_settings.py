@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparsedp.core.tables import TableShape
-from sparsedp.planning.selection_settings import SELECTION_REASONS, selection_settings
+from sparsedp.planning.selection_settings import selection_reasons, selection_settings
 
 TABLES = [TableShape("large", 1_000_000, 1), TableShape("small", 20_000, 8)]
 
@@ -27,11 +27,17 @@ def test_a_top_k_has_rows_for_the_signal(signal: float, rows: int) -> None:
 
 @pytest.mark.parametrize(("steps", "rows"), [(1, 1_020_000), (100, 11_220), (1000, 2000)])
 def test_rows_in_turns_are_all_updated_within_the_training(steps: int, rows: int) -> None:
-    assert selection_settings("fest-turns", TABLES, 1e5, 0.1, steps=steps)["rows"] == rows
+    found = selection_settings("fest-turns", TABLES, 1e5, 0.1, steps=steps)
+    assert (found["rows"], found["update_every"]) == (rows, steps)
+    given = selection_settings("fest-turns", TABLES, 1e5, 0.1, steps=777, update_every=steps)
+    assert given == found
 
 
 @pytest.mark.parametrize(
     "algorithm", ["fest", "fest-turns", "adafest", "adafest-memory", "adafest+", "lazy", "dp-sgd"]
 )
 def test_every_setting_has_a_reason(algorithm: str) -> None:
-    assert selection_settings(algorithm, TABLES, 1e5, 0.1, steps=500).keys() <= SELECTION_REASONS.keys()
+    settings = selection_settings(algorithm, TABLES, 1e5, 0.1, steps=500)
+    reasons = selection_reasons(algorithm, settings)
+    assert reasons.keys() == settings.keys()
+    assert ("every row to have a turn" in reasons.get("rows", "")) == (algorithm == "fest-turns")

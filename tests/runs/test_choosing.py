@@ -228,3 +228,11 @@ def test_options_of_others_models_mean_what_they_mean_there() -> None:
     made = chosen(model="support.served:OwnModel", model_options=options)
     assert made.config.model_options == options
     assert made.recipe.table_scale == 1.0
+
+
+def test_rows_in_turns_follow_a_period_that_is_given() -> None:
+    rows = {
+        every: plan_for("generated:4000", algorithm="fest-turns", epsilon=1.0, **given).config.rows
+        for every, given in ((100, {}), (10, {"update_every": 10}))
+    }
+    assert rows[10] == pytest.approx(10 * rows[100], rel=0.01)

@@ -309,13 +309,16 @@ def test_rows_that_the_model_does_not_have_are_refused(rows: dict[str, list[int]
         ({"a": ([1], [math.inf])}, "finite"),
         ({"a": ([1, 2], [1.0])}, "one per id"),
         ({"a": ([-1], [1.0])}, "must not be negative"),
+        ({"a": ([1], [1e300])}, "at most 9007199254740992"),
+        ({}, "none for table 'a'"),
+        ({"a": ([1], [1.0]), "c": [1.0]}, "name table 'c'"),
     ],
 )
 def test_counts_that_cannot_be_are_refused_before_anything_is_paid(counts: Any, message: str) -> None:
     def pay() -> None:
         raise AssertionError("paid")
 
-    selection = sdp.FEST.private_top_k(counts, 3, always_on_rows=10)
+    selection = sdp.FEST.private_top_k({"b": ([], []), **counts}, 3, always_on_rows=10)
     with pytest.raises(ValueError, match=message):
         selection.resolve(TABLES, lambda *_: {}, NoiseSource(1).selection, pay)
 

@@ -137,6 +137,8 @@ def test_what_was_loaded_is_what_was_saved(name: str, tmp_path: Path) -> None:
             "loader_position",
             "lazy",
             "pending",
+            "lost_choices",
+            "last_rates",
         ),
         *("rule", "streams", "torch_rng"),
     }

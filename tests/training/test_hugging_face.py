@@ -228,3 +228,18 @@ def test_batches_without_labels_and_outputs_without_logits_are_refused(tmp_path:
         )
     with pytest.raises(ValueError, match="labels: a batch has none"):
         made.compute_loss(made.model, {"input_ids": torch.ones(1, 3, dtype=torch.int64)})
+
+
+def test_the_best_model_is_not_updated_by_rows_that_wait(tmp_path: Path) -> None:
+    model = encoder("bert")
+    selection = sdp.FEST({table_of(model): range(9)}, always_on_rows=16, update_every=100)
+    with pytest.raises(ValueError, match="load_best_model_at_end: rows that wait"):
+        trainer(
+            tmp_path,
+            model,
+            selection,
+            eval_strategy="epoch",
+            save_strategy="epoch",
+            load_best_model_at_end=True,
+            options={"eval_dataset": Reviews(8)},
+        )

@@ -163,7 +163,7 @@ def test_pieces_that_are_kept_are_said(model: type[Model], selection: Selection,
         (sdp.SparseVectorSelection(rows=5, selection_epsilon=1.0, score_cap=0.1, threshold=0.0), True),
         (sdp.DPSGD(), False),
         (sdp.AdaFEST(), False),
-        (sdp.FEST.private_top_k({}, 5), False),
+        (sdp.FEST.private_top_k({"table": ([], [])}, 5), False),
     ],
     ids=lambda each: type(each).__name__,
 )

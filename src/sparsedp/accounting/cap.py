@@ -38,8 +38,9 @@ class EpsilonCap:
         """How many steps the noise was calibrated for; 0 if that is not known."""
         return self.budget_cache.planned_steps
 
-    def require(self, account: Events, event: DpEvent) -> None:
-        """Refuse `event` with `BudgetExceeded` if it would exceed the target beside the `account` so far.
+    def require(self, account: Events, event: DpEvent, kind: str = "step") -> None:
+        """Refuse `event`, of the `kind` "step" or "choice", with `BudgetExceeded` if it would exceed the target beside the
+        `account` so far.
 
         For a run without a ledger; a ledger checks by itself, under its lock.
         """
@@ -50,7 +51,7 @@ class EpsilonCap:
             counts[name] = counts.get(name, 0) + count
         while not (granted := self.budget_cache.grant(counts, key, 1)):
             if granted == 0:
-                raise self.refusal("one more step", f"{counts[key]} steps like it were charged")
+                raise self.refusal(f"one more {kind}", f"{counts[key]} {kind}s like it were charged")
             self.budget_cache.extend(events, counts, key, 1)
 
     def refusal(self, what: str, account: str) -> BudgetExceeded:

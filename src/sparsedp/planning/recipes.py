@@ -14,7 +14,7 @@ from sparsedp.core.steps import steps_per_epoch
 from sparsedp.core.tables import TableShape
 from sparsedp.core.validation import check_count, check_delta, check_epsilon, check_positive
 from sparsedp.planning.budget import RunBudget
-from sparsedp.planning.selection_settings import SELECTION_REASONS, selection_settings, two_digits
+from sparsedp.planning.selection_settings import selection_reasons, selection_settings, two_digits
 from sparsedp.planning.tables import check_tables
 
 Released = Literal["final", "steps"]
@@ -117,6 +117,7 @@ def recipe(
     epochs: float | None = None,
     expected_batch_size: int | None = None,
     max_grad_norm: float | None = None,
+    update_every: int | None = None,
     optimizer: Literal["adam", "sgd"] = "adam",
     table_optimizer: Literal["sgd", "adagrad", "row-wise-adagrad"] = "sgd",
     table_scale: float = TABLE_SCALE,
@@ -139,7 +140,7 @@ def recipe(
         Whether a batch then draws users, and is a number of them, or single examples of theirs.
     max_epochs
         The most passes over the data that a private run may take.
-    epochs, expected_batch_size, max_grad_norm
+    epochs, expected_batch_size, max_grad_norm, update_every
         Given ones are kept, and the other choices of a private run follow them.
     optimizer, table_optimizer
         Of the dense layers, and of the tables.
@@ -164,9 +165,9 @@ def recipe(
         of_one=of_one,
     )
     chosen, why = _algorithm(shapes, released, algorithm)
-    clip = _clip(batch.mu * protected, table_scale, released, max_grad_norm)
+    clip = _clip(signal := batch.mu * protected, table_scale, released, max_grad_norm)
     noise = batch.noise_multiplier * clip / batch.size
-    selection = selection_settings(chosen, shapes, batch.mu * protected, batch.mu, batch.steps)
+    selection = selection_settings(chosen, shapes, signal, batch.mu, batch.steps, update_every)
     return Recipe(
         algorithm=chosen,
         epochs=batch.epochs,
@@ -183,7 +184,7 @@ def recipe(
         selection=selection,
         noise_multiplier=batch.noise_multiplier,
         steps=batch.steps,
-        reasons={"algorithm": why, **_reasons(batch, clip, noise, table_scale, selection)},
+        reasons={"algorithm": why, **_reasons(batch, clip, noise, table_scale, chosen, selection)},
         warnings=_warnings(chosen, shapes, protected, epsilon, "examples" if units is None else "users"),
     )
 
@@ -292,7 +293,7 @@ def _algorithm(shapes: Sequence[TableShape], released: Released, asked: str | No
 
 
 def _reasons(
-    batch: _Batch, clip: float, noise: float, scale: float, selection: Iterable[str]
+    batch: _Batch, clip: float, noise: float, scale: float, algorithm: str, selection: Iterable[str]
 ) -> dict[str, str]:
     """A line for each choice but the algorithm."""
     scaled = f"; the model multiplies its tables by {scale:g}, so that they share it" if scale != 1.0 else ""
@@ -309,7 +310,7 @@ def _reasons(
         "read_share_mu": "tables whose rows are read often get a lower rate; found at 0.1% of the noise",
         "calibration_mu": "the scale and bias of the output are fitted after training, at 0.5% of the noise",
         "table_learning_rate": f"noise on a coordinate as the network reads it ends at {TABLE_NOISE:g}",
-        **{name: SELECTION_REASONS[name] for name in selection},
+        **selection_reasons(algorithm, selection),
     }
 
 

@@ -81,6 +81,7 @@ def choose(config: RunConfig, data: ClickData, *, processes: bool = False) -> Ch
         epochs=config.epochs,
         expected_batch_size=config.expected_batch_size,
         max_grad_norm=config.max_grad_norm,
+        update_every=config.update_every if "update_every" in config.model_fields_set else None,
         optimizer=config.optimizer or "adam",
         table_optimizer=config.table_optimizer or "sgd",
         table_scale=scale_at_full_width(of_tables.get("table_scale", 1.0), [table.dim for table in tables]),

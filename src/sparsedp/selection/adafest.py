@@ -107,6 +107,12 @@ class AdaFEST(Selection):
             return replace(self, within=self.within.resolve(tables, count_rows, stream, charge))
         return self
 
+    def stand_in(self, tables: Sequence[TableShape]) -> AdaFEST:
+        """Among as many rows, chosen without data."""
+        if isinstance(self.within, PrivateTopK):
+            return replace(self, within=self.within.stand_in(tables))
+        return self
+
     def one_off_events(self) -> tuple[DpEvent, ...]:
         """What choosing the rows of AdaFEST+ costs."""
         return () if self.within is None else self.within.one_off_events()

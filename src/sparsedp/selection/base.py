@@ -170,6 +170,18 @@ class Selection(ABC):
         """
         return self
 
+    def stand_in(self, tables: Sequence[TableShape]) -> Selection:
+        """A selection like the one that ``resolve`` makes, but chosen without data.
+
+        What public numbers alone decide can be checked with it before anything is paid for.
+        """
+        return self
+
+    @property
+    def takes_turns(self) -> bool:
+        """Are there rows that are not updated in every step, but by what they have gathered since their last update?"""
+        return False
+
     def one_off_events(self) -> tuple[DpEvent, ...]:
         """What is spent once, before the first step."""
         return ()

@@ -77,7 +77,7 @@ class FEST(Selection):
         check_always_on(self.always_on_rows)
         object.__setattr__(self, "_sorted", {name: _row_ids(name, ids) for name, ids in self.rows.items()})
         object.__setattr__(self, "_periods", self._checked_periods())
-        if self.lazy and self._takes_turns:
+        if self.lazy and self.takes_turns:
             raise ValueError("update_every: rows that take turns have no lazy noise; leave out lazy=True")
 
     def _checked_periods(self) -> dict[str, I64]:
@@ -91,7 +91,10 @@ class FEST(Selection):
             raise ValueError("update_every: must name the tables of rows")
         periods = {}
         for name, ids in self.rows.items():
-            given = np.asarray(every[name])
+            try:
+                given = np.asarray(every[name])
+            except ValueError as error:
+                raise ValueError(f"update_every: table {name!r} has no plain list of numbers") from error
             order = np.argsort(np.asarray(ids, dtype=np.int64).reshape(-1), kind="stable")
             if given.shape != (self._sorted[name].size,) or order.size != given.size:
                 raise ValueError(f"update_every: table {name!r} must have one for each of its distinct rows")
@@ -102,7 +105,8 @@ class FEST(Selection):
         return periods
 
     @property
-    def _takes_turns(self) -> bool:
+    def takes_turns(self) -> bool:
+        """Has a row a period of more than one step?"""
         return any(bool((periods > 1).any()) for periods in self._periods.values())
 
     def parameters(self) -> dict[str, Any]:
@@ -120,7 +124,7 @@ class FEST(Selection):
         lazy: bool = False,
     ) -> FEST:
         """The ``k`` most frequent rows over all tables by public counts: no privacy cost."""
-        _check_k(k)
+        k = check_count("k", k)
         sparse = {name: _checked_counts(name, table_counts) for name, table_counts in counts.items()}
         total = np.concatenate([table.values for table in sparse.values()]) if sparse else np.empty(0)
         table_of = np.repeat(np.arange(len(sparse)), [table.ids.size for table in sparse.values()])
@@ -182,7 +186,7 @@ class FEST(Selection):
     ) -> Rule:
         """The same rows at every step."""
         schedule = None
-        if self._takes_turns:
+        if self.takes_turns:
             names = [table.name for table in space.selectable]
             schedule = UpdateSchedule([self._sorted[n] for n in names], [self._periods[n] for n in names])
         return _FixedRows(
@@ -237,9 +241,9 @@ class PrivateTopK(Selection):
 
     def __post_init__(self) -> None:
         check_always_on(self.always_on_rows)
-        _check_k(self.k)
+        object.__setattr__(self, "k", check_count("k", self.k))
         if self.update_every is not None:
-            check_count("update_every", self.update_every)
+            object.__setattr__(self, "update_every", check_count("update_every", self.update_every))
             if self.lazy:
                 raise ValueError("update_every: rows that take turns have no lazy noise; leave out lazy=True")
         if not (np.isfinite(self.mu) and self.mu > 0):
@@ -273,6 +277,19 @@ class PrivateTopK(Selection):
         """Large tables are selectable."""
         return partition_tables(tables, self.always_on_rows)
 
+    @property
+    def takes_turns(self) -> bool:
+        """Are rare rows updated every few steps?"""
+        return self.update_every not in (None, 1)
+
+    def stand_in(self, tables: Sequence[TableShape]) -> FEST:
+        """The first ``k`` rows."""
+        rows, left = {}, self.k
+        for table in self.partition_tables(tables).selectable:
+            rows[table.name] = np.arange(min(left, table.rows))
+            left -= rows[table.name].size
+        return FEST(rows, self.always_on_rows, lazy=self.lazy, update_every=self.update_every or 1)
+
     def resolve(
         self,
         tables: Sequence[TableShape],
@@ -283,7 +300,9 @@ class PrivateTopK(Selection):
         """Count, noise, take the top k, or all that are worth it."""
         space = self.partition_tables(tables)
         by_table = self.source
-        if not isinstance(by_table, Mapping):
+        if isinstance(by_table, Mapping):
+            _check_tables(by_table, space)
+        else:
             by_table = count_rows(by_table, self.sensitivity(space))
         counts = [_checked_counts(t.name, by_table.get(t.name, ([], [])), t.rows) for t in space.selectable]
         if not space.selectable:
@@ -322,11 +341,6 @@ class PrivateTopK(Selection):
         raise ValueError("the private top-k must be resolved before training; PrivacyEngine does so")
 
 
-def _check_k(k: int) -> None:
-    if k < 1:
-        raise ValueError(f"k must be at least 1, got {k}")
-
-
 def _row_ids(name: str, ids: ArrayLike) -> I64:
     array = np.asarray(ids)
     if array.size and not np.issubdtype(array.dtype, np.integer):
@@ -335,6 +349,17 @@ def _row_ids(name: str, ids: ArrayLike) -> I64:
     if unique.size and unique[0] < 0:
         raise ValueError(f"rows of table {name!r} must not be negative, got {unique[0]}")
     return unique
+
+
+def _check_tables(counts: Mapping[str, Any], space: RowSpace) -> None:
+    """Counts from the user must be of the model's tables, and of all that rows are chosen in."""
+    known = [table.name for table in space.tables]
+    for name in counts:
+        if name not in known:
+            raise ValueError(f"counts: name table {name!r}; the model's tables are {sorted(known)}")
+    for table in space.selectable:
+        if table.name not in counts:
+            raise ValueError(f"counts: none for table {table.name!r}; give ([], []) if no row was read")
 
 
 def _checked_counts(name: str, table_counts: Any, rows: int | None = None) -> SparseCounts:
@@ -347,8 +372,10 @@ def _checked_counts(name: str, table_counts: Any, rows: int | None = None) -> Sp
         dense: NDArray[np.float64] = np.asarray(table_counts, dtype=np.float64)
         raw_ids = np.flatnonzero(dense)
         counts = dense[raw_ids]
-    if raw_ids.shape != counts.shape or not np.isfinite(counts).all() or (counts < 0).any():
-        raise ValueError(f"counts of {name!r} must be finite, non-negative, one per id")
+    if raw_ids.shape != counts.shape or not ((counts >= 0) & (counts <= LARGEST_COUNT)).all():
+        raise ValueError(
+            f"counts of {name!r} must be finite, non-negative and at most {LARGEST_COUNT}, one per id"
+        )
     ids = _row_ids(name, raw_ids)
     if ids.size != raw_ids.size:
         raise ValueError(f"counts of {name!r} names a row twice")

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsedp.accounting import BudgetExceeded
-from sparsedp.accounting.event_json import event_to_json
+from sparsedp.accounting.event_json import event_from_json, event_to_json
 from sparsedp.core.durable import replace_file
 from sparsedp.selection import Selection
 from sparsedp.training.account import Account
@@ -56,6 +56,7 @@ def state_of(engine: PrivacyEngine) -> dict[str, Any]:
         "step_config": asdict(session.step_config),
         "selection": session.stated.state_dict(),
         "chosen": session.selection.state_dict() if session.is_selection_final else None,
+        "lost_choices": [event_to_json(event) for event in session.lost_choices],
         "private": engine.source.is_private,
         "account": engine.account().state_dict(),
         "earlier": [account.state_dict() for account in engine.earlier],
@@ -64,6 +65,7 @@ def state_of(engine: PrivacyEngine) -> dict[str, Any]:
         "module": module,
         "buffers": session.buffers.state_dict(),
         "optimizer": session.optimizer.state_dict(),
+        "last_rates": session.optimizer.last_rates,
         "steps_taken": session.optimizer.steps_taken,
         "loader_position": None if session.loader is None else session.loader.position,
         "lazy": None if session.lazy is None else session.lazy.state_dict(),
@@ -214,8 +216,12 @@ def load_state(engine: PrivacyEngine, state: dict[str, Any]) -> None:
     """Load the account first: after an error the weights may be incomplete, the account never is."""
     session = engine.session
     engine.earlier += [Account.from_state_dict(account) for account in state["earlier"]]
-    if state["chosen"] is not None:
-        session.finalize_selection(Selection.from_state_dict(state["chosen"]))
+    chosen = state["chosen"]
+    session.resume_choice(
+        None if chosen is None else Selection.from_state_dict(chosen),
+        [event_from_json(event) for event in state.get("lost_choices", ())],
+    )
+    if chosen is not None:
         session.load_pending_state(state.get("pending"))
     session.optimizer.steps_taken = state["steps_taken"]
     session.buffers.load_state_dict(state["buffers"])
@@ -224,6 +230,7 @@ def load_state(engine: PrivacyEngine, state: dict[str, Any]) -> None:
         session.optimizer.load_state_dict(state["optimizer"])
     except ValueError as error:
         raise ValueError(f"resume: the saved state of the optimiser does not fit ({error})") from error
+    session.optimizer.last_rates = [float(rate) for rate in state.get("last_rates", ())]
     if session.loader is not None:
         session.loader.position = state["loader_position"]
     if session.lazy is not None:
@@ -283,10 +290,10 @@ def _optimizer_names(session: TrainingSession) -> list[str]:
 
 def _check_account(session: TrainingSession, state: Mapping[str, Any], path: Path) -> None:
     """The saved account must equal what this run would count, exactly; else it would silently change."""
-    chosen = state["chosen"]
-    one_off = session.stated.one_off_events() if chosen is not None else ()
-    steps = state["steps_taken"]
-    events = [[event_to_json(event), 1] for event in one_off]
+    one_off = [event_to_json(event) for event in session.stated.one_off_events()]
+    lost, steps = state.get("lost_choices", []), state["steps_taken"]
+    made = [*(event for event in lost if event in one_off), *(one_off if state["chosen"] is not None else ())]
+    events = [[event, 1] for event in made]
     if steps:
         events.append([event_to_json(session.step_config.event(session.stated)), steps])
     if events != state["account"]["events"]:

@@ -202,7 +202,7 @@ class PrivacyEngine:
                 selection,
                 step_config,
                 physical_batch_size,
-                earlier=[spent for account in self.earlier for spent in account.events],
+                earlier=self.earlier,
             )
         except BaseException:
             capture.detach()

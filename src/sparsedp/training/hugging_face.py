@@ -58,6 +58,11 @@ class PrivateTrainer(transformers.Trainer):
         _check_arguments(args, options)
         self.engine = engine if engine is not None else PrivacyEngine()
         self._selection = selection if selection is not None else DPSGD()
+        if self._selection.takes_turns and args.load_best_model_at_end:
+            raise ValueError(
+                "load_best_model_at_end: rows that wait for their turn are updated after the last step, and would be on "
+                "the best model, which is of an earlier one; leave it out, or train without update_every"
+            )
         self._table_learning_rate = table_learning_rate
         self._accumulated = args.gradient_accumulation_steps
         args = copy.copy(args)
@@ -75,6 +80,8 @@ class PrivateTrainer(transformers.Trainer):
     def train(self, resume_from_checkpoint: Any = None, **options: Any) -> Any:  # type: ignore[override]
         """Train to the end; the result has no training loss, which would be one without noise.
 
+        With ``update_every`` rows that wait for their turn are updated after the last step: the model is complete when
+        this returns, not in the Trainer's own checkpoints and evaluations.
         An interrupted run cannot go on: its account is not in the Trainer's checkpoints.
         """
         if resume_from_checkpoint:

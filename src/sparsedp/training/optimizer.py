@@ -20,6 +20,7 @@ from sparsedp.training.batch_owner import BatchOwner, Piece
 from sparsedp.training.id_sources import IdSources
 from sparsedp.training.last_step import Diagnostics, LastStep
 from sparsedp.training.lazy import LazyNoise
+from sparsedp.training.noise import Noise
 from sparsedp.training.pending_sums import PendingSums, Rows
 from sparsedp.training.step import PrivateStep, StepGradient
 from sparsedp.training.step_config import StepConfig
@@ -70,7 +71,7 @@ class PrivateOptimizer(Optimizer):
         self._parameters = [parameter for group in self.param_groups for parameter in group["params"]]
         self._requires_sparse = _parameters_of(optimizers, torch.optim.SparseAdam)
         self._is_updating = False
-        self._last_rates: list[Any] = []
+        self.last_rates: list[float] = []
         """The learning rates of the last step, by group."""
         self._handles = [optimizer.register_step_pre_hook(self._refuse_bare_step) for optimizer in optimizers]
         # torch's schedulers and hooks look for these on the optimiser they are given.
@@ -111,7 +112,7 @@ class PrivateOptimizer(Optimizer):
 
     @property
     def is_updating(self) -> bool:
-        """The wrapped optimisers are stepping."""
+        """The private gradient is being assigned, or the wrapped optimisers are stepping."""
         return self._is_updating
 
     @property
@@ -184,7 +185,7 @@ class PrivateOptimizer(Optimizer):
             raise
         self._owner.finish()
         gradient = step.release()
-        self._last_rates = list(map(_LR, self.param_groups))
+        self.last_rates = list(map(float, map(_LR, self.param_groups)))
         self._update(rule, gradient)
         reported = self._report(rule, gradient)
         self._last_private_step = step
@@ -248,33 +249,23 @@ class PrivateOptimizer(Optimizer):
         self.steps_taken += 1
 
     @torch.no_grad()
-    def release_pending(self, rule: Rule, due: Rows) -> LastStep | None:
-        """Update these rows, whose gradients waited for their turn; not a step of its own. None: there are none.
+    def release_pending(self, rule: Rule, noise: Noise) -> LastStep | None:
+        """Update the rows whose gradients wait for their turn; not a step of its own. None: there are none.
 
         The learning rates are those of the last step: a schedule may have brought them to zero since.
         """
-        tables = zip(rule.space.selectable, due, strict=True)
-        gradient = StepGradient(
-            dense={},
-            tables={
-                table.name: RowGradient(torch.from_numpy(rows), torch.from_numpy(values))
-                for table, (rows, values) in tables
-                if rows.size
-            },
-            rows_per_table={
-                table.name: rows.size for table, (rows, _) in zip(rule.space.selectable, due, strict=True)
-            },
-            gradient_size=sum(values.size for _, values in due),
-            dense_size=0,
-        )
-        if not gradient.tables:
-            return None
+        assert self.pending is not None
+        self._check_parameters()
         rates = list(map(_LR, self.param_groups))
-        self._set_rates(self._last_rates or rates)
-        try:
-            self._update(rule, gradient)
-        finally:
-            self._set_rates(rates)
+        with self.pending.flushed(noise) as due:
+            gradient = _gradient_of(rule, due)
+            if not gradient.tables:
+                return None
+            try:
+                self._set_rates(self.last_rates or rates)
+                self._update(rule, gradient)
+            finally:
+                self._set_rates(rates)
         return self._report(rule, gradient)
 
     def _set_rates(self, rates: Sequence[Any]) -> None:
@@ -283,9 +274,9 @@ class PrivateOptimizer(Optimizer):
 
     def _update(self, rule: Rule, gradient: StepGradient) -> None:
         """Let the wrapped optimisers update; tables with lazy noise update themselves."""
-        self.assign(gradient if self._lazy is None else gradient._replace(tables={}))
-        self._is_updating = True
         try:
+            self._is_updating = True
+            self.assign(gradient if self._lazy is None else gradient._replace(tables={}))
             checks = torch.sparse.check_sparse_tensor_invariants  # torch's Adagrad warns unless they are set
             with checks(enable=checks.is_enabled()):  # type: ignore[no-untyped-call]
                 for optimizer in self.optimizers:
@@ -365,6 +356,24 @@ def _set_grad(parameter: nn.Parameter, values: Tensor) -> None:
     for after in (parameter._post_accumulate_grad_hooks or {}).values():
         if not isinstance(getattr(after, "__self__", None), Capture):  # its hook refuses unclipped gradients
             after(parameter)
+
+
+def _gradient_of(rule: Rule, due: Rows) -> StepGradient:
+    """Rows whose turn has come, as a gradient of the tables alone."""
+    named = [
+        (table.name, rows, values) for table, (rows, values) in zip(rule.space.selectable, due, strict=True)
+    ]
+    return StepGradient(
+        dense={},
+        tables={
+            name: RowGradient(torch.from_numpy(rows), torch.from_numpy(values))
+            for name, rows, values in named
+            if rows.size
+        },
+        rows_per_table={name: rows.size for name, rows, _ in named},
+        gradient_size=sum(values.size for _, _, values in named),
+        dense_size=0,
+    )
 
 
 def _parameters_of(optimizers: Sequence[Optimizer], kind: type[Optimizer]) -> set[nn.Parameter]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import numpy as np
@@ -40,6 +41,8 @@ class PendingSums:
         self._noised_at = [np.zeros(rows.size, dtype=np.int64) for rows in schedule.rows]
         """The step up to which each row's sum has its noise."""
         self._step = 0
+        self._is_lost = False
+        """A flush released the sums, and the rows were not all updated."""
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -57,6 +60,22 @@ class PendingSums:
             places = positions_in(self._schedule.rows[table_index], rows)
             self._sums[table_index][places] += noise.on_lattice(sums)
         return self._release(self._schedule.due(self._step), noise)
+
+    @contextmanager
+    def flushed(self, noise: Noise) -> Iterator[Rows]:
+        """``flush``, for rows that are updated within; if that fails, the sums are of no use any more (``check``)."""
+        self.check()
+        self._is_lost = True
+        yield self.flush(noise)
+        self._is_lost = False
+
+    def check(self) -> None:
+        """Refuse to go on after a flush that failed: which rows it updated is not known."""
+        if self._is_lost:
+            raise RuntimeError(
+                "flush: the last one failed while rows were updated, and which of them were is not known; make the engine "
+                "and the model again, and resume the run from its last checkpoint"
+            )
 
     @draw
     def flush(self, noise: Noise) -> Rows:
@@ -104,6 +123,7 @@ class PendingSums:
 
         Without ``noise``, for a seeded run, they stay as they are: when it was saved then does not change its result.
         """
+        self.check()
         if noise is not None:
             self._sums = self._with_noise(noise)
             for at in self._noised_at:

@@ -20,6 +20,7 @@ from sparsedp.core.tables import TableShape
 from sparsedp.randomness import NoiseSource
 from sparsedp.rows import RowSpace
 from sparsedp.selection import Rule, Selection
+from sparsedp.training.account import Account
 from sparsedp.training.batch_owner import BatchOwner
 from sparsedp.training.buffers import BufferWatch
 from sparsedp.training.counting import count_rows
@@ -49,7 +50,7 @@ class TrainingSession:
         selection: Selection,
         step_config: StepConfig,
         physical_batch_size: int | None,
-        earlier: Sequence[tuple[DpEvent, int]] = (),
+        earlier: Sequence[Account] = (),
     ) -> None:
         self.module, self.capture, self.step_config, self.selection = module, capture, step_config, selection
         self.stated = selection
@@ -57,14 +58,15 @@ class TrainingSession:
         self._source = source
         self._ledger = ledger
         self._cap = step_config.cap()
-        self._earlier = list(earlier)
+        self._earlier = earlier
+        """The accounts of the engine's runs before this one; a resume adds those before the saved one."""
         self._rule: Rule | None = None
         self._step_event = step_config.event(selection)
         self._spent_once: tuple[DpEvent, ...] = ()
         self._step_charger: Any = None
         self._charged_choice = False
         self._lost_choices: tuple[DpEvent, ...] = ()
-        """What was paid for choices that failed after their noise was drawn."""
+        """What was paid for choices that are not in use: they failed after their noise was drawn, or a resume replaced them."""
         self._ended = False
         self.lazy: LazyNoise | None = None
         space = selection.partition_tables(self.shapes)
@@ -155,10 +157,8 @@ class TrainingSession:
 
     def finalize_selection(self, selection: Selection) -> None:
         """Use a selection whose one-off choices are made (fresh, or from a checkpoint)."""
-        rule, pending = self._rule_of(selection), None
-        step_lattice(rule, self._coordinates(rule))
+        rule, pending = self._checked_rule(selection), None
         if rule.schedule is not None:
-            Noise(rule, self._coordinates(rule), self._source).check_steps()
             pending = PendingSums(rule.schedule, [table.dim for table in rule.space.selectable])
         self.selection, self.optimizer.pending = selection, pending
         self._spent_once = selection.one_off_events()
@@ -168,6 +168,14 @@ class TrainingSession:
         self._rule = rule
         if self.lazy is not None:
             self.lazy.train(selection.sorted_rows)
+
+    def _checked_rule(self, selection: Selection) -> Rule:
+        """The rule of a selection; refuses noise that its lattice does not hold."""
+        rule = self._rule_of(selection)
+        step_lattice(rule, self._coordinates(rule))
+        if rule.schedule is not None:
+            Noise(rule, self._coordinates(rule), self._source).check_steps()
+        return rule
 
     def _coordinates(self, rule: Rule) -> int:
         return rule.space.coordinates + sum(parameter.numel() for parameter in self.capture.dense.values())
@@ -192,7 +200,7 @@ class TrainingSession:
                 "flush: in the middle of a step or of a logical batch, whose number of pieces is private; call it between "
                 "two steps"
             )
-        return self.optimizer.release_pending(self.rule(), self.pending.flush(self._noise()))
+        return self.optimizer.release_pending(self.rule(), self._noise())
 
     def pending_state(self) -> dict[str, Any] | None:
         """The gradients that wait, with noise from here on; None where none do."""
@@ -239,6 +247,7 @@ class TrainingSession:
     def choose_once(self) -> None:
         """Make the one-off choices and charge for them, unless that was done."""
         if self._rule is None:
+            self._checked_rule(self.stated.stand_in(self.shapes))
             try:
                 with torch.enable_grad():
                     chosen = self._resolve()
@@ -249,6 +258,22 @@ class TrainingSession:
                     self._lost_choices += self.stated.one_off_events()
                     self._charged_choice = False
                 raise
+
+    @property
+    def lost_choices(self) -> tuple[DpEvent, ...]:
+        """What was paid for one-off choices that are not in use."""
+        return self._lost_choices
+
+    def resume_choice(self, selection: Selection | None, lost: Sequence[DpEvent]) -> None:
+        """Use the one-off choices of a saved run (None: it had made none), and take over what it lost.
+
+        Choices that this session made itself were released: they stay on the account.
+        """
+        if selection is not None:
+            if self._charged_choice:
+                self._lost_choices += self._spent_once
+            self.finalize_selection(selection)
+        self._lost_choices += tuple(lost)
 
     def take_choice(self, selection: Selection) -> None:
         """Use the one-off choices that this run made, and paid for, before it was interrupted."""
@@ -274,7 +299,7 @@ class TrainingSession:
             if self._ledger is not None:
                 self._ledger.spend(event, cap=self._cap)
             elif self._cap is not None:
-                self._cap.require([*self._earlier, *self.spent()], event)
+                self._cap.require(self._all_spent(), event, "choice")
         self._charged_choice = True
 
     def rule(self) -> Rule:
@@ -288,6 +313,8 @@ class TrainingSession:
         self.identity.check()
         if self.lazy is not None:
             self.lazy.check()
+        if (pending := self.optimizer.pending) is not None:
+            pending.check()
         return self._rule
 
     @property
@@ -326,7 +353,11 @@ class TrainingSession:
                 self._step_charger = self._ledger.step_reserver(self._step_event, cap=self._cap)
             self._step_charger()
         elif self._cap is not None:
-            self._cap.require([*self._earlier, *self.spent()], self._step_event)
+            self._cap.require(self._all_spent(), self._step_event)
+
+    def _all_spent(self) -> list[tuple[DpEvent, int]]:
+        """With the engine's earlier runs."""
+        return [*(spent for account in self._earlier for spent in account.events), *self.spent()]
 
     def spent(self) -> list[tuple[DpEvent, int]]:
         """The events of this run, with their counts."""
