@@ -29,8 +29,9 @@ def test_a_top_k_has_rows_for_the_signal(signal: float, rows: int) -> None:
 def test_rows_in_turns_are_all_updated_within_the_training(steps: int, rows: int) -> None:
     found = selection_settings("fest-turns", TABLES, 1e5, 0.1, steps=steps)
     assert (found["rows"], found["update_every"]) == (rows, steps)
-    given = selection_settings("fest-turns", TABLES, 1e5, 0.1, steps=777, update_every=steps)
-    assert given == found
+    assert selection_settings("fest-turns", TABLES, 1e5, 0.1, steps=1777, update_every=steps) == found
+    longer = selection_settings("fest-turns", TABLES, 1e5, 0.1, steps=steps, update_every=10**9)
+    assert longer == {**found, "update_every": 10**9}
 
 
 @pytest.mark.parametrize(

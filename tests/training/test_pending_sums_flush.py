@@ -125,3 +125,45 @@ def test_what_an_interrupted_flush_left_is_not_released_as_a_model(tmp_path: Pat
     engine.resume(tmp_path / "state")
     assert (flushed(engine, private) != 0).all()
     engine.export(tmp_path / "model", delta=1e-5)
+
+
+class WithoutRate(torch.optim.SGD):
+    """An optimiser that finds its learning rate itself, as Adafactor may."""
+
+    def __init__(self, parameters: Any, key: bool) -> None:
+        super().__init__(parameters, lr=0.1)
+        for group in self.param_groups:
+            group["lr"] = None
+            if not key:
+                del group["lr"]
+
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.data.add_(parameter.grad, alpha=-0.1)
+
+
+@pytest.mark.parametrize("key", [True, False])
+@pytest.mark.parametrize("selection", [sdp.DPSGD(), None])
+def test_groups_without_a_learning_rate_train(key: bool, selection: Any, tmp_path: Path) -> None:
+    for resumed in (False, True):
+        torch.manual_seed(0)
+        model, engine = TwoTables(), sdp.PrivacyEngine(seed=1)
+        tables = [model.large.weight, model.small.weight]
+        dense = [each for each in model.parameters() if all(each is not table for table in tables)]
+        private = engine.make_private(
+            module=model,
+            optimizer=[torch.optim.SGD(tables, lr=0.1), WithoutRate(dense, key)],
+            data_loader=DataLoader(DATA, batch_size=24),
+            selection=selection or sdp.FEST({"large": range(300)}, always_on_rows=10, update_every=1000),
+            max_grad_norm=1.0,
+            noise_multiplier=1.0,
+            expected_batch_size=24,
+        )
+        if resumed:
+            engine.resume(tmp_path / "state")
+            assert selection is not None or (flushed(engine, private) != 0).all()
+        else:
+            train(private)
+            engine.save(tmp_path / "state")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from torch.utils.data import DataLoader, TensorDataset
 import sparsedp as sdp
 from sparsedp.accounting import BudgetExceeded, GaussianDpEvent
 from sparsedp.accounting.cap import EpsilonCap
+from sparsedp.rows import partition_tables
+from sparsedp.selection import Selection
+from sparsedp.selection.base import free
 from sparsedp.training import Private
 
 EXAMPLES = 24
@@ -23,16 +27,14 @@ DATA = TensorDataset(
 PRICE = GaussianDpEvent(2.0)
 
 
-def top_k(every: int | None = None, **options: Any) -> sdp.selection.Selection:
+def top_k(every: int | None = None, **options: Any) -> Selection:
     given: dict[str, Any] = {"k": 5, "mu": 0.5, "always_on_rows": 10} | options
     return sdp.FEST.private_top_k(
         given.pop("source", DataLoader(DATA, batch_size=24)), update_every=every, **given
     )
 
 
-def start(
-    engine: sdp.PrivacyEngine, selection: sdp.selection.Selection | None = None, **options: Any
-) -> Private:
+def start(engine: sdp.PrivacyEngine, selection: Selection | None = None, **options: Any) -> Private:
     model = TwoTables()
     return engine.make_private(
         module=model,
@@ -150,6 +152,95 @@ def test_a_resumed_run_stays_within_its_cap_beside_earlier_runs(tmp_path: Path) 
     assert steps_within(engine, private) == uninterrupted
 
 
+def test_rows_that_were_chosen_outside_are_paid_for_once(tmp_path: Path) -> None:
+    chosen = sdp.FEST({"large": [1, 2]}, always_on_rows=10, event=PRICE)
+    engine = sdp.PrivacyEngine()
+    train(start(engine, chosen), 1)
+    engine.save(tmp_path / "state")
+    engine = sdp.PrivacyEngine()
+    next(iter(start(engine, chosen).data_loader))
+    engine.resume(tmp_path / "state")
+    assert prices(engine) == 1
+
+
+def test_a_run_is_resumed_once(tmp_path: Path) -> None:
+    """A second one would replace rows that were used, and count the runs before them twice."""
+    engine = sdp.PrivacyEngine()
+    start(engine, top_k())
+    engine.session.choose_once()
+    engine.save(tmp_path / "state")
+    engine = sdp.PrivacyEngine()
+    start(engine, top_k())
+    engine.resume(tmp_path / "state")
+    with pytest.raises(
+        ValueError, match="has loaded a saved one already; make the engine and the model again"
+    ):
+        engine.resume(tmp_path / "state")
+
+
+def test_a_choice_and_a_saved_run_that_pass_the_cap_together_are_refused(tmp_path: Path) -> None:
+    cap = EpsilonCap(4.0, 1e-5)
+    engine = sdp.PrivacyEngine()
+    private = start(engine, top_k(), cap=cap)
+    with pytest.raises(BudgetExceeded):
+        train(private, 10_000)
+    engine.save(tmp_path / "state")
+    engine = sdp.PrivacyEngine()
+    private = start(engine, top_k(), cap=cap)
+    next(iter(private.data_loader))
+    with pytest.raises(BudgetExceeded, match="one more choice would pass"):
+        engine.resume(tmp_path / "state")
+    assert prices(engine) == 1
+    assert private.optimizer.steps_taken == 0
+
+
+def test_an_interrupted_resume_leaves_no_sums_without_their_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = sdp.PrivacyEngine()
+    train(start(engine, top_k(3)), 2)
+    engine.save(tmp_path / "state")
+    engine = sdp.PrivacyEngine()
+    start(engine, top_k(3))
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sparsedp.training.pending_sums.PendingSums.load_state_dict", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        engine.resume(tmp_path / "state")
+    assert engine.session.optimizer.steps_taken == 2
+
+
+@dataclass(frozen=True)
+class Own(Selection):
+    """A user's selection, whose rule is known only after its choice."""
+
+    def partition_tables(self, tables: Any) -> Any:
+        return partition_tables(tables, 10)
+
+    def resolve(self, tables: Any, count_rows: Any, stream: Any, charge: Any = free) -> Selection:
+        return sdp.FEST({"large": [1, 2]}, always_on_rows=10)
+
+    def rule(self, *_: Any, **__: Any) -> Any:
+        raise ValueError("not chosen yet")
+
+
+def test_a_selection_without_a_stand_in_trains() -> None:
+    private = start(sdp.PrivacyEngine(), Own())
+    train(private, 1)
+    assert private.optimizer.last_step.rows_per_table["large"] == 2
+
+
+def test_a_top_k_that_is_updated_in_every_step_is_a_top_k() -> None:
+    for selection in (top_k(1), sdp.AdaFEST(within=top_k(1), always_on_rows=10)):
+        engine = sdp.PrivacyEngine()
+        train(start(engine, selection), 1)
+        assert prices(engine) == 1
+        chosen = getattr(engine.session.selection, "within", None) or engine.session.selection
+        assert chosen.sorted_rows["large"].size == 5
+
+
 def test_the_refusal_of_a_choice_speaks_of_choices() -> None:
     private = start(sdp.PrivacyEngine(), top_k(mu=3.0), cap=EpsilonCap(1.0, 1e-5))
     with pytest.raises(BudgetExceeded, match=r"one more choice would pass .* 0 choices like it"):
@@ -179,8 +270,13 @@ def test_a_top_k_that_cannot_be_chosen_is_refused_when_it_is_made(
         ({"wrong": np.ones(300)}, "counts: name table 'wrong'; the model's tables are"),
         ({}, r"counts: none for table 'large'"),
         ({"large": np.full(300, 1e300)}, "counts of 'large' must be"),
+        ({"large": np.ones((3, 100))}, "counts of 'large' must be one number a row"),
+        ({"large": None}, "counts of 'large' must be one number a row"),
+        ({"large": {"a": 1}}, "counts of 'large' must be one number a row"),
+        ({"large": (np.arange(3),)}, "counts of 'large' must be one number a row"),
+        ({"large": np.ones(300) * 1j}, "counts of 'large' must be one number a row"),
     ],
-    ids=["wrong", "none", "huge"],
+    ids=["wrong", "none", "huge", "2-D", "None", "dict", "1-tuple", "complex"],
 )
 @pytest.mark.parametrize("every", [None, 3])
 def test_counts_that_cannot_be_used_cost_nothing(

@@ -46,7 +46,7 @@ def selection_settings(
         }
     if algorithm in ("fest", "fest-lazy", "fest-turns", "adafest+"):
         longest = steps if update_every is None else check_count("update_every", update_every)
-        least = OF_ALL_IN_TURN * rows / longest if algorithm == "fest-turns" else 100
+        least = OF_ALL_IN_TURN * rows / min(longest, steps) if algorithm == "fest-turns" else 100
         chosen: dict[str, float | int] = {
             "rows": min(max(round(ROWS_PER_UNIT_OF_SIGNAL * signal), 100, round(least)), rows),
             "fest_mu": two_digits(TOP_K * mu),
@@ -66,7 +66,7 @@ SELECTION_REASONS = {
     "memory_steps": "the noisy counts of the whole training are added up",
     "rows": f"{ROWS_PER_UNIT_OF_SIGNAL:g} for each unit of mu times the size of the data: as many as can be learnt",
     "fest_mu": "a fifth of the budget's mu, so that rare rows are not chosen by chance, at 2% of the noise",
-    "update_every": "rare rows are updated once on the way and once at the end, by all that they have gathered",
+    "update_every": "rare rows are updated this often, and once more at the end, by all that they have gathered",
     "always_on_rows": "rows of small tables are chosen as those of large ones are",
 }
 

@@ -110,7 +110,7 @@ class AdaFEST(Selection):
     def stand_in(self, tables: Sequence[TableShape]) -> AdaFEST:
         """Among as many rows, chosen without data."""
         if isinstance(self.within, PrivateTopK):
-            return replace(self, within=self.within.stand_in(tables))
+            return replace(self, within=self.within.first_rows(tables, self.within.k))
         return self
 
     def one_off_events(self) -> tuple[DpEvent, ...]:

@@ -170,12 +170,12 @@ class Selection(ABC):
         """
         return self
 
-    def stand_in(self, tables: Sequence[TableShape]) -> Selection:
-        """A selection like the one that ``resolve`` makes, but chosen without data.
+    def stand_in(self, tables: Sequence[TableShape]) -> Selection | None:
+        """A selection like the one that ``resolve`` makes, but chosen without data; None: there is none.
 
-        What public numbers alone decide can be checked with it before anything is paid for.
+        What public numbers alone decide is checked with it before anything is paid for.
         """
-        return self
+        return self if type(self).resolve is Selection.resolve else None
 
     @property
     def takes_turns(self) -> bool:

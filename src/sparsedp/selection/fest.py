@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sparsedp.accounting.events import DpEvent
 from sparsedp.core.arrays import F64, I64
-from sparsedp.core.counts import SparseCounts
+from sparsedp.core.counts import SparseCounts, distinct
 from sparsedp.core.defaults import DEFAULT_ALWAYS_ON_ROWS, DEFAULT_MU
 from sparsedp.core.tables import TableShape
 from sparsedp.core.validation import LARGEST_COUNT, check_count
@@ -283,8 +283,12 @@ class PrivateTopK(Selection):
         return self.update_every not in (None, 1)
 
     def stand_in(self, tables: Sequence[TableShape]) -> FEST:
-        """The first ``k`` rows."""
-        rows, left = {}, self.k
+        """One row: how many there are decides nothing that is checked."""
+        return self.first_rows(tables, 1)
+
+    def first_rows(self, tables: Sequence[TableShape], count: int) -> FEST:
+        """The first so many rows of all tables."""
+        rows, left = {}, count
         for table in self.partition_tables(tables).selectable:
             rows[table.name] = np.arange(min(left, table.rows))
             left -= rows[table.name].size
@@ -310,22 +314,22 @@ class PrivateTopK(Selection):
         charge()
         numbers = [space.number(t.name, c.ids) for t, c in zip(space.selectable, counts, strict=True)]
         histogram = np.concatenate(numbers), np.concatenate([c.values for c in counts]), space.selectable_size
-        if self.update_every is not None:
+        if self.takes_turns:
             noisy = noisy_histogram(*histogram, std=self.std(space), stream=stream)
-            return self._in_turns(space, noisy, self.update_every)
+            return self._in_turns(space, noisy)
         k = min(self.k, space.selectable_size)
         chosen = top_k_gaussian(*histogram, k=k, std=self.std(space), stream=stream)
         rows = dict(zip((table.name for table in space.selectable), space.split(chosen), strict=True))
         return FEST(rows, self.always_on_rows, event=self.one_off_events()[0], lazy=self.lazy)
 
-    def _in_turns(self, space: RowSpace, noisy: F64, longest: int) -> FEST:
+    def _in_turns(self, space: RowSpace, noisy: F64) -> FEST:
         """The rows that are expected to be read, and how often each is updated, by the noisy counts alone."""
         names = [table.name for table in space.selectable]
         by_table = np.split(noisy, space.offsets[1 : len(names)])
         expected = [expected_counts(table, self.std(space)) for table in by_table]
         chosen = [np.flatnonzero(e >= max(LEAST_COUNT, LEAST_SHARE * float(e.mean()))) for e in expected]
         counts = [e[own] for e, own in zip(expected, chosen, strict=True)]
-        periods = periods_by_count(np.concatenate(counts), self.k, longest)
+        periods = periods_by_count(np.concatenate(counts), self.k, self.update_every or 1)
         every = np.split(periods, np.cumsum([c.size for c in counts])[:-1])
         return FEST(
             dict(zip(names, chosen, strict=True)),
@@ -345,7 +349,7 @@ def _row_ids(name: str, ids: ArrayLike) -> I64:
     array = np.asarray(ids)
     if array.size and not np.issubdtype(array.dtype, np.integer):
         raise ValueError(f"rows of table {name!r} must be integers, got {array.dtype}")
-    unique: I64 = np.unique(array.astype(np.int64))
+    unique = distinct(array)
     if unique.size and unique[0] < 0:
         raise ValueError(f"rows of table {name!r} must not be negative, got {unique[0]}")
     return unique
@@ -362,14 +366,27 @@ def _check_tables(counts: Mapping[str, Any], space: RowSpace) -> None:
             raise ValueError(f"counts: none for table {table.name!r}; give ([], []) if no row was read")
 
 
+def _numbers(name: str, counts: Any) -> NDArray[np.float64]:
+    """A list of numbers, or an error that names the table."""
+    try:
+        given = np.asarray(counts)
+        if given.ndim != 1 or given.dtype.kind not in "buif":
+            raise TypeError
+        return given.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"counts of {name!r} must be one number a row, or (ids, counts)") from error
+
+
 def _checked_counts(name: str, table_counts: Any, rows: int | None = None) -> SparseCounts:
     """A table's counts from the user, validated; ``rows`` is the table's size, if known."""
     if isinstance(table_counts, SparseCounts):
         table_counts = table_counts.ids, table_counts.values
     if isinstance(table_counts, tuple):
-        raw_ids, counts = np.asarray(table_counts[0]), np.asarray(table_counts[1], dtype=np.float64)
+        if len(table_counts) != 2:
+            raise ValueError(f"counts of {name!r} must be one number a row, or (ids, counts)")
+        raw_ids, counts = np.asarray(table_counts[0]), _numbers(name, table_counts[1])
     else:
-        dense: NDArray[np.float64] = np.asarray(table_counts, dtype=np.float64)
+        dense = _numbers(name, table_counts)
         raw_ids = np.flatnonzero(dense)
         counts = dense[raw_ids]
     if raw_ids.shape != counts.shape or not ((counts >= 0) & (counts <= LARGEST_COUNT)).all():

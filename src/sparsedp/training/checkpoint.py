@@ -200,6 +200,10 @@ def read_state(path: Path) -> dict[str, Any]:
 def check_state(engine: PrivacyEngine, state: Mapping[str, Any], path: Path) -> None:
     """Refuse a state of another kind of run, or one whose account differs."""
     session = engine.session
+    if session.has_resumed:
+        raise ValueError(
+            "resume: this run has loaded a saved one already; make the engine and the model again"
+        )
     if session.optimizer.steps_taken:
         raise ValueError("resume: this run has already taken steps; resume before the first one")
     if differing := [*_differences(engine, state)]:
@@ -210,12 +214,19 @@ def check_state(engine: PrivacyEngine, state: Mapping[str, Any], path: Path) -> 
     if engine.ledger is not None:
         engine.ledger.require_mark(state["ledger"])
     _check_account(session, state, path)
+    rates = state.get("last_rates", ())
+    if rates and len(rates) != len(session.optimizer.param_groups):
+        raise ValueError(f"resume: {path} has the learning rates of {len(rates)} groups, this run has others")
+    saved = [Account.from_state_dict(account) for account in (*state["earlier"], state["account"])]
+    session.check_resume([spent for account in saved for spent in account.events])
 
 
 def load_state(engine: PrivacyEngine, state: dict[str, Any]) -> None:
     """Load the account first: after an error the weights may be incomplete, the account never is."""
     session = engine.session
+    session.has_resumed = True
     engine.earlier += [Account.from_state_dict(account) for account in state["earlier"]]
+    session.optimizer.steps_taken = state["steps_taken"]
     chosen = state["chosen"]
     session.resume_choice(
         None if chosen is None else Selection.from_state_dict(chosen),
@@ -223,14 +234,13 @@ def load_state(engine: PrivacyEngine, state: dict[str, Any]) -> None:
     )
     if chosen is not None:
         session.load_pending_state(state.get("pending"))
-    session.optimizer.steps_taken = state["steps_taken"]
     session.buffers.load_state_dict(state["buffers"])
     session.module.load_state_dict(state["module"])
     try:
         session.optimizer.load_state_dict(state["optimizer"])
     except ValueError as error:
         raise ValueError(f"resume: the saved state of the optimiser does not fit ({error})") from error
-    session.optimizer.last_rates = [float(rate) for rate in state.get("last_rates", ())]
+    session.optimizer.last_rates = list(state.get("last_rates", ()))
     if session.loader is not None:
         session.loader.position = state["loader_position"]
     if session.lazy is not None:

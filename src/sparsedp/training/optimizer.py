@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from operator import itemgetter
 from typing import Any, NoReturn
 
 import numpy as np
@@ -24,8 +23,6 @@ from sparsedp.training.noise import Noise
 from sparsedp.training.pending_sums import PendingSums, Rows
 from sparsedp.training.step import PrivateStep, StepGradient
 from sparsedp.training.step_config import StepConfig
-
-_LR = itemgetter("lr")
 
 
 class PrivateOptimizer(Optimizer):
@@ -71,8 +68,8 @@ class PrivateOptimizer(Optimizer):
         self._parameters = [parameter for group in self.param_groups for parameter in group["params"]]
         self._requires_sparse = _parameters_of(optimizers, torch.optim.SparseAdam)
         self._is_updating = False
-        self.last_rates: list[float] = []
-        """The learning rates of the last step, by group."""
+        self.last_rates: list[float | None] = []
+        """The learning rates of the last step, by group, where rows take turns; None: a group has none."""
         self._handles = [optimizer.register_step_pre_hook(self._refuse_bare_step) for optimizer in optimizers]
         # torch's schedulers and hooks look for these on the optimiser they are given.
         self._optimizer_step_pre_hooks = optimizers[0]._optimizer_step_pre_hooks
@@ -185,7 +182,8 @@ class PrivateOptimizer(Optimizer):
             raise
         self._owner.finish()
         gradient = step.release()
-        self.last_rates = list(map(float, map(_LR, self.param_groups)))
+        if self.pending is not None:
+            self.last_rates = [None if rate is None else float(rate) for rate in self._rates()]
         self._update(rule, gradient)
         reported = self._report(rule, gradient)
         self._last_private_step = step
@@ -256,7 +254,7 @@ class PrivateOptimizer(Optimizer):
         """
         assert self.pending is not None
         self._check_parameters()
-        rates = list(map(_LR, self.param_groups))
+        rates = self._rates()
         with self.pending.flushed(noise) as due:
             gradient = _gradient_of(rule, due)
             if not gradient.tables:
@@ -268,9 +266,14 @@ class PrivateOptimizer(Optimizer):
                 self._set_rates(rates)
         return self._report(rule, gradient)
 
+    def _rates(self) -> list[Any]:
+        """The learning rate of each group, as the optimiser has it: a number, a tensor, or None."""
+        return [group.get("lr") for group in self.param_groups]
+
     def _set_rates(self, rates: Sequence[Any]) -> None:
         for group, rate in zip(self.param_groups, rates, strict=True):
-            group["lr"] = rate
+            if rate is not None:
+                group["lr"] = rate
 
     def _update(self, rule: Rule, gradient: StepGradient) -> None:
         """Let the wrapped optimisers update; tables with lazy noise update themselves."""

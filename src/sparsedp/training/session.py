@@ -68,6 +68,8 @@ class TrainingSession:
         self._lost_choices: tuple[DpEvent, ...] = ()
         """What was paid for choices that are not in use: they failed after their noise was drawn, or a resume replaced them."""
         self._ended = False
+        self.has_resumed = False
+        """A saved run was loaded, or a part of one."""
         self.lazy: LazyNoise | None = None
         space = selection.partition_tables(self.shapes)
         sparse = [table.name for table in (space.tables if selection.lazy else space.selectable)]
@@ -247,7 +249,8 @@ class TrainingSession:
     def choose_once(self) -> None:
         """Make the one-off choices and charge for them, unless that was done."""
         if self._rule is None:
-            self._checked_rule(self.stated.stand_in(self.shapes))
+            if (stand_in := self.stated.stand_in(self.shapes)) is not None:
+                self._checked_rule(stand_in)
             try:
                 with torch.enable_grad():
                     chosen = self._resolve()
@@ -270,10 +273,22 @@ class TrainingSession:
         Choices that this session made itself were released: they stay on the account.
         """
         if selection is not None:
-            if self._charged_choice:
-                self._lost_choices += self._spent_once
+            self._lost_choices += self._own_choice()
             self.finalize_selection(selection)
         self._lost_choices += tuple(lost)
+
+    def _own_choice(self) -> tuple[DpEvent, ...]:
+        """What was paid for a choice that this session drew itself."""
+        return self._spent_once if self._charged_choice and self.selection is not self.stated else ()
+
+    def check_resume(self, saved: Sequence[tuple[DpEvent, int]]) -> None:
+        """Refuse to go on with a run that has spent ``saved``, if with what was drawn here it would pass the cap."""
+        if self._cap is None or self._ledger is not None:
+            return
+        account = [*(spent for own in self._earlier for spent in own.events), *saved]
+        for event in (*self._lost_choices, *self._own_choice()):
+            self._cap.require(account, event, "choice")
+            account.append((event, 1))
 
     def take_choice(self, selection: Selection) -> None:
         """Use the one-off choices that this run made, and paid for, before it was interrupted."""
