@@ -276,13 +276,15 @@ def test_a_run_resumes_before_its_first_step_only(with_ledger: bool, tmp_path: P
     engine, private = start("dpsgd", path)
     train(private, 1)
     engine.save(tmp_path / "run.ckpt")
+    with pytest.raises(ValueError, match="already taken steps"):
+        engine.resume(tmp_path / "run.ckpt")
     engine.detach()
     again, private = start("dpsgd", path)
     again.resume(tmp_path / "run.ckpt")
     assert again.session.lazy is None
     train(private, 1)
     assert again.events()[-1][1] == 2
-    with pytest.raises(ValueError, match="already taken steps"):
+    with pytest.raises(ValueError, match="has loaded a saved one already"):
         again.resume(tmp_path / "run.ckpt")
 
 
