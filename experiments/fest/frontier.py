@@ -30,7 +30,8 @@ SEEDS = (0, 1, 2)
 LEAD = (
     "AUC on held-out rows (a tenth, by hash), and how many times smaller the gradient is than that of DP-SGD with full "
     "rows; selections have the recipe's narrow ones. Epsilon is for add-or-remove-one example; released: the final model "
-    "(lazy), the model after every step (the others). AUC: mean over seeds ± standard deviation."
+    "(lazy), the model after every step (the others). AUC: mean over seeds ± standard deviation. The seeds chose nothing; "
+    "the search measured on the same held-out rows."
 )
 Size = dict[str, Any]
 """The settings that decide how large the gradient is."""
