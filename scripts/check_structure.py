@@ -25,6 +25,7 @@ TESTED_ELSEWHERE = {
     "clipping/errors.py": "clipping/test_hooks.py",
     "planning/comparison.py": "planning/test_planner.py",
     "planning/selection_plan.py": "planning/test_planner.py",
+    "selection/table_counts.py": "selection/test_base_numbers.py",
     "training/optimizer_check.py": "training/test_optimizer.py",
     "training/session.py": "training/test_engine.py",
 }

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from sparsedp.accounting.events import DpEvent
 from sparsedp.core.arrays import F64, I64
-from sparsedp.core.counts import SparseCounts, distinct
 from sparsedp.core.defaults import DEFAULT_ALWAYS_ON_ROWS, DEFAULT_MU
 from sparsedp.core.tables import TableShape
 from sparsedp.core.validation import LARGEST_COUNT, check_count
@@ -31,12 +30,11 @@ from sparsedp.selection.base import (
     free,
 )
 from sparsedp.selection.pace import UpdateSchedule, periods_by_count
+from sparsedp.selection.table_counts import TableCounts, check_tables, checked_counts, row_ids
 
 LEAST_COUNT, LEAST_SHARE = 0.1, 0.05
 """Rows that take turns: a row that fewer examples are expected to read, or a smaller part of the mean of its table, is not
 trained."""
-TableCounts = Mapping[str, "ArrayLike | tuple[ArrayLike, ArrayLike] | SparseCounts"]
-"""Per table: counts of every row, or (ids, counts) of the rows that occur."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,7 @@ class FEST(Selection):
 
     def __post_init__(self) -> None:
         check_always_on(self.always_on_rows)
-        object.__setattr__(self, "_sorted", {name: _row_ids(name, ids) for name, ids in self.rows.items()})
+        object.__setattr__(self, "_sorted", {name: row_ids(name, ids) for name, ids in self.rows.items()})
         object.__setattr__(self, "_periods", self._checked_periods())
         if self.lazy and self.takes_turns:
             raise ValueError("update_every: rows that take turns have no lazy noise; leave out lazy=True")
@@ -125,7 +123,7 @@ class FEST(Selection):
     ) -> FEST:
         """The ``k`` most frequent rows over all tables by public counts: no privacy cost."""
         k = check_count("k", k)
-        sparse = {name: _checked_counts(name, table_counts) for name, table_counts in counts.items()}
+        sparse = {name: checked_counts(name, table_counts) for name, table_counts in counts.items()}
         total = np.concatenate([table.values for table in sparse.values()]) if sparse else np.empty(0)
         table_of = np.repeat(np.arange(len(sparse)), [table.ids.size for table in sparse.values()])
         ids = np.concatenate([table.ids for table in sparse.values()]) if sparse else np.empty(0, np.int64)
@@ -305,10 +303,10 @@ class PrivateTopK(Selection):
         space = self.partition_tables(tables)
         by_table = self.source
         if isinstance(by_table, Mapping):
-            _check_tables(by_table, space)
+            check_tables(by_table, space)
         else:
             by_table = count_rows(by_table, self.sensitivity(space))
-        counts = [_checked_counts(t.name, by_table.get(t.name, ([], [])), t.rows) for t in space.selectable]
+        counts = [checked_counts(t.name, by_table.get(t.name, ([], [])), t.rows) for t in space.selectable]
         if not space.selectable:
             return FEST({}, self.always_on_rows, event=self.one_off_events()[0], lazy=self.lazy)
         charge()
@@ -343,60 +341,3 @@ class PrivateTopK(Selection):
     ) -> Rule:
         """Raises: the rows must be chosen first."""
         raise ValueError("the private top-k must be resolved before training; PrivacyEngine does so")
-
-
-def _row_ids(name: str, ids: ArrayLike) -> I64:
-    array = np.asarray(ids)
-    if array.size and not np.issubdtype(array.dtype, np.integer):
-        raise ValueError(f"rows of table {name!r} must be integers, got {array.dtype}")
-    unique = distinct(array)
-    if unique.size and unique[0] < 0:
-        raise ValueError(f"rows of table {name!r} must not be negative, got {unique[0]}")
-    return unique
-
-
-def _check_tables(counts: Mapping[str, Any], space: RowSpace) -> None:
-    """Counts from the user must be of the model's tables, and of all that rows are chosen in."""
-    known = [table.name for table in space.tables]
-    for name in counts:
-        if name not in known:
-            raise ValueError(f"counts: name table {name!r}; the model's tables are {sorted(known)}")
-    for table in space.selectable:
-        if table.name not in counts:
-            raise ValueError(f"counts: none for table {table.name!r}; give ([], []) if no row was read")
-
-
-def _numbers(name: str, counts: Any) -> NDArray[np.float64]:
-    """A list of numbers, or an error that names the table."""
-    try:
-        given = np.asarray(counts)
-        if given.ndim != 1 or given.dtype.kind not in "buif":
-            raise TypeError
-        return given.astype(np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"counts of {name!r} must be one number a row, or (ids, counts)") from error
-
-
-def _checked_counts(name: str, table_counts: Any, rows: int | None = None) -> SparseCounts:
-    """A table's counts from the user, validated; ``rows`` is the table's size, if known."""
-    if isinstance(table_counts, SparseCounts):
-        table_counts = table_counts.ids, table_counts.values
-    if isinstance(table_counts, tuple):
-        if len(table_counts) != 2:
-            raise ValueError(f"counts of {name!r} must be one number a row, or (ids, counts)")
-        raw_ids, counts = np.asarray(table_counts[0]), _numbers(name, table_counts[1])
-    else:
-        dense = _numbers(name, table_counts)
-        raw_ids = np.flatnonzero(dense)
-        counts = dense[raw_ids]
-    if raw_ids.shape != counts.shape or not ((counts >= 0) & (counts <= LARGEST_COUNT)).all():
-        raise ValueError(
-            f"counts of {name!r} must be finite, non-negative and at most {LARGEST_COUNT}, one per id"
-        )
-    ids = _row_ids(name, raw_ids)
-    if ids.size != raw_ids.size:
-        raise ValueError(f"counts of {name!r} names a row twice")
-    size = int(ids[-1]) + 1 if ids.size else 0
-    if rows is not None and size > rows:
-        raise ValueError(f"counts of {name!r} has id {ids[-1]} of {rows} rows")
-    return SparseCounts(ids, counts[np.argsort(raw_ids, kind="stable")], size if rows is None else rows)
